@@ -55,6 +55,7 @@ API_DEFAULTS: dict[str, Any] = {
         "workers": ["rest_framework.permissions.IsAdminUser"],
         "operators": ["rest_framework.permissions.IsAdminUser"],
     },
+    "REQUIRE_LEASE_TOKEN": False,
     "THROTTLES": [],
 }
 """The members of ``OJS_UNIQUE["API"]``. A group that is missing in ``PERMISSIONS`` keeps its default."""

@@ -27,7 +27,7 @@ _SPACE = re.compile(r"\s*")
 _CUT_STRING = re.compile(r'"(?:[^"\\]|\\.)*\\?', re.DOTALL)
 _SCALAR = re.compile(r'["\-0-9].*|true|false|null', re.DOTALL)
 _BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-_PAYLOADS = ("args", "meta", "steps", "result", "extra", "metadata", "options")
+_PAYLOADS = ("args", "meta", "steps", "result", "details", "extra", "metadata", "options")
 
 
 def names_of(type: Any) -> frozenset[str]:
@@ -193,13 +193,16 @@ def holds_mask(value: Any) -> bool:
     return False
 
 
-def redact_error(error: InvalidRequest, type: Any) -> None:
+def redact_error(error: InvalidRequest, type: Any, names: frozenset[str] | None = None) -> None:
     """Take the value out of an error about a member of a job of this type that is redacted, or may hold one.
 
-    The reasons of what refused the value go, too, as they may quote it in another form.
+    ``names``: the redacted ones, if they are not those of the type. The reasons of what refused the value go, too, as
+    they may quote it in another form.
     """
-    names, field, value = names_of(type), str(error.details.get("field", "")), error.details.get("value")
-    if not names or field.partition(".")[0].partition("[")[0] not in _PAYLOADS or not _may_hold(field, value, type):
+    names = names_of(type) if names is None else names
+    field, value = str(error.details.get("field", "")), error.details.get("value")
+    is_payload = field.partition(".")[0].partition("[")[0] in _PAYLOADS
+    if not names or not is_payload or not _may_hold(field, value, type, names):
         return
     said: dict[str, str] = getattr(error.message, "values", {})
     problem, hint = (_without(error.got, said.get(name, "")) for name in ("problem", "hint"))
@@ -216,9 +219,9 @@ def _without(value: str, text: str) -> str:
     return text.replace(value, MASK) if value and value in text else text
 
 
-def _may_hold(field: str, value: str | None, type: Any) -> bool:
+def _may_hold(field: str, value: str | None, type: Any, names: frozenset[str]) -> bool:
     """Whether an error about a field may tell what is redacted: only a plain value at another place does not."""
-    names, path = names_of(type), _folded(field)
+    path = _folded(field)
     place = re.match(r"args\[(\d+)\]", field)
     if any(f".{name}" in path for name in names) or (place and hidden_places(type, names)(int(place[1]))):
         return True

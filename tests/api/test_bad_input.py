@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.models import Job, Queue, SuppressedEnqueue
 
+from .routes import OPERATIONS, SOME_ID, VIEWS
+
 JOBS = "/ojs/v1/jobs"
 UUID4 = "9b2e3c7a-4d5f-4a6b-8c7d-0e1f2a3b4c5d"
 HUGE = 10**4000
@@ -294,6 +296,28 @@ def test_another_method_is_not_allowed(ojs, method):
 def test_an_unknown_route_is_not_found_and_never_a_redirect(ojs, refused, path, method):
     error = refused(getattr(ojs, method)(path), 404, "not_found")
     assert error["details"]["resource_type"] == "route"
+
+
+STRANGE = ["%00", "a%00b", "%FF%FE", "%F0%9F%92%A9", "%E2%80%AE", "x" * 2000, "1e9", "-1", "%27%22%5C%25", ""]
+
+
+@pytest.mark.every_database
+@pytest.mark.parametrize(
+    ("path", "parameter"),
+    [
+        *((path, "") for method, path in OPERATIONS if SOME_ID in path),
+        *((path, one) for method, path in OPERATIONS for one in getattr(VIEWS[path], method.lower()).operation.query),
+    ],
+)
+def test_nothing_strange_in_a_path_or_a_query_reaches_the_database(ojs, path, parameter):
+    for value in STRANGE:
+        real = f"{path}?{parameter}={value}" if parameter else path.replace(SOME_ID, value)
+        with override_settings(OJS_UNIQUE={"EVENTS": True}):
+            answers = [ojs.get(real)]
+            if not parameter:
+                answers += [ojs.delete(real), ojs.post(real, {}), ojs.put(real, {"progress": 0.5})]
+        assert {answer.status_code for answer in answers} <= {200, 400, 404, 405}
+        assert "%00" not in value or 200 not in {answer.status_code for answer in answers}, real
 
 
 def test_a_query_string_changes_nothing(ojs):

@@ -162,3 +162,26 @@ def test_a_proof_that_makes_no_sense_is_refused(ojs, refused, path, members, fie
     error = refused(ojs.post(path, {"job_id": job["id"], **members}), 400, "invalid_request")
     assert error["details"]["field"] == field
     assert row(job)["state"] == "active"
+
+
+def test_a_project_can_require_the_token_of_each_report(ojs, refused, settings):
+    settings.OJS_UNIQUE = {"API": {"REQUIRE_LEASE_TOKEN": True}}
+    ojs.enqueue()
+    (job,) = ojs.fetch(worker_id="w")
+    stored, id, weaker = row(job), job["id"], {"worker_id": "w", "attempt": 1}
+    progress = ("/ojs/v1/workers/progress", {"job_id": id, "progress": 0.5})
+    for path, body in (*reports(job, **weaker), (progress[0], {**progress[1], **weaker})):
+        for token in ({}, {"lease_token": None}):
+            error = refused(ojs.post(path, {**body, **token}), 400, "invalid_request")
+            assert error["details"]["field"] == "lease_token"
+    refused(ojs.put(f"/ojs/v1/jobs/{id}/progress", {"progress": 0.5, **weaker}), 400, "invalid_request")
+    for named in ({"active_jobs": [id]}, {"active_jobs": 1, "active_job_ids": [id]}):
+        error = refused(ojs.post(HEARTBEAT, {"worker_id": "w", **named}), 400, "invalid_request")
+        assert error["details"]["field"] == "lease_tokens"
+    assert row(job) == stored
+    assert ojs.post(HEARTBEAT, {"worker_id": "w"}).status_code == 200
+    proof = {"lease_token": job["lease_token"]}
+    beat = {"worker_id": "w", "active_jobs": [id], "lease_tokens": [job["lease_token"]]}
+    assert ojs.post(HEARTBEAT, beat).json()["jobs_extended"] == [id]
+    assert ojs.post(progress[0], {**progress[1], **proof}).json()["accepted"] is True
+    assert ojs.post(ACK, {"job_id": id, **proof}).status_code == 200

@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 from django.test import override_settings
 from django.urls import include, path
+from django.utils import timezone
 from drf_spectacular.drainage import GENERATOR_STATS
 from drf_spectacular.validation import validate_schema
 
@@ -16,9 +17,12 @@ from django_ojs_unique.api.openapi import generator
 from django_ojs_unique.api.openapi.examples import EXAMPLES
 from django_ojs_unique.api.wire import enqueue
 from django_ojs_unique.api.wire.codec import ACCEPTED, MEDIA_TYPE
+from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import JobState
 
 from .routes import DESCRIBED, OPERATIONS, SOME_ID
+
+JOBS, CRON = "/ojs/v1/jobs", {"name": "c", "expression": "@daily", "job_template": {"type": "t", "args": []}}
 
 urlpatterns = [path("services/", include("django_ojs_unique.api.urls"))]
 """A project that puts the API below a path."""
@@ -79,7 +83,78 @@ def test_the_document_has_the_limits_and_names_of_the_engine(document):
     assert set(schemas["Job"]["properties"]["state"]["enum"]) == set(JobState)
     assert schemas["Options"]["properties"]["priority"]["maximum"] == 100
     assert schemas["Enqueue"]["properties"]["type"]["maxLength"] == 255
-    assert set(schemas["Options"]["properties"]) <= set(enqueue._NAMES)
+    assert set(schemas["Options"]["properties"]) == set(enqueue._NAMES)
+
+
+def test_no_parameter_is_described_that_is_not_read(document):
+    for name, operation in described(document).items():
+        query = {one["name"] for one in operation["parameters"] if one["in"] == "query"}
+        assert query == set(DESCRIBED[re.sub("{[^}]*}", "{}", name)].query), name
+
+
+def job_with(**options):
+    return {"type": "t", "args": [], "options": options}
+
+
+MORE = {"x_more": 1}
+SENT = {
+    "Enqueue": (JOBS, {**job_with(), **MORE}),
+    "Options": (JOBS, job_with(**MORE)),
+    "SentUnique": (JOBS, job_with(unique=MORE)),
+    "SentRetry": (JOBS, job_with(retry=MORE)),
+    "RateLimit": (JOBS, job_with(rate_limit={"max_per_second": 1, **MORE})),
+    "Limit": (JOBS, job_with(limits=[{"key": ["type"], "running": 1, **MORE}])),
+    "EnqueueBatch": (f"{JOBS}/batch", {"jobs": [job_with()], **MORE}),
+    "RetryJob": (f"{JOBS}/JOB/retry", MORE),
+    "EnqueueAgain": (f"{JOBS}/JOB/enqueue-again", MORE),
+    "RetryDeadLetter": ("/ojs/v1/dead-letter/DEAD/retry", MORE),
+    "DefineCron": ("/ojs/v1/cron", {**CRON, **MORE}),
+    "JobTemplate": ("/ojs/v1/cron", {**CRON, "job_template": {**CRON["job_template"], **MORE}}),
+    "StartWorkflow": ("/ojs/v1/workflows", {"type": "group", "jobs": [job_with()], **MORE}),
+    "MemberJob": ("/ojs/v1/workflows", {"type": "group", "jobs": [{**job_with(), **MORE}]}),
+    "Callbacks": ("/ojs/v1/workflows", {"type": "batch", "jobs": [job_with()], "callbacks": {"x_more": job_with()}}),
+    "Fetch": ("/ojs/v1/workers/fetch", {"queues": ["none"], **MORE}),
+    "Ack": ("/ojs/v1/workers/ack", {"job_id": "ACTIVE", **MORE}),
+    "Nack": ("/ojs/v1/workers/nack", {"job_id": "ACTIVE", **MORE}),
+    "Failure": ("/ojs/v1/workers/nack", {"job_id": "ACTIVE", "error": MORE}),
+    "Progress": (f"{JOBS}/ACTIVE/progress", {"progress": 0.5, **MORE}),
+    "ProgressOf": ("/ojs/v1/workers/progress", {"job_id": "ACTIVE", "progress": 0.5, **MORE}),
+    "Heartbeat": ("/ojs/v1/workers/heartbeat", {"worker_id": "w", **MORE}),
+}
+"""A request with an unknown member in each object that requests have."""
+
+
+def objects_of(document):
+    """Return the names of all objects that requests have."""
+    found, ahead = set(), [one["requestBody"] for one in described(document).values() if "requestBody" in one]
+    while ahead:
+        for name in re.findall("#/components/schemas/([A-Za-z]+)", json.dumps(ahead.pop())):
+            if name not in found:
+                found.add(name)
+                ahead.append(document["components"]["schemas"][name])
+    return found
+
+
+def test_each_object_that_requests_have_is_sent(document):
+    assert set(SENT) == objects_of(document)
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_the_document_says_whether_an_unknown_member_is_refused(name, ojs, document):
+    ended, active, dead = (ojs.enqueue(options={"queue": queue}) for queue in ("ended", "active", "dead"))
+    ojs.delete(f"{JOBS}/{ended['id']}")
+    ojs.fetch("active")
+    Job._base_manager.filter(pk=dead["id"]).update(state="discarded", dead_letter=True, finished_at=timezone.now())
+    path, body = SENT[name]
+    text = json.dumps([path, body])
+    for place, job in (("JOB", ended), ("ACTIVE", active), ("DEAD", dead)):
+        text = text.replace(place, job["id"])
+    path, body = json.loads(text)
+    answer = ojs.put(path, body) if name == "Progress" else ojs.post(path, body)
+    is_refused = document["components"]["schemas"][name].get("additionalProperties") is False
+    assert (answer.status_code in (400, 422)) is is_refused, answer.content
+    assert is_refused or answer.status_code < 300
+    assert "x_more" in answer.json().get("error", {}).get("message", "x_more")
 
 
 def test_what_the_document_shows_as_an_example_fits_it(document):

@@ -137,6 +137,23 @@ def test_no_error_quotes_the_secret(ojs, pay, body, path):
     hidden(ojs.post(f"/ojs/v1/{path}", sent), 400)
 
 
+@pytest.mark.parametrize(
+    "value", [{"iban": f"{SECRET}\0"}, [{"IBAN": [2**60, SECRET]}], {"to": {"iban": {"a": 2**60}}}]
+)
+def test_no_error_about_a_result_quotes_the_secret_and_none_about_the_details_of_a_failure_stores_it(ojs, pay, value):
+    ojs.enqueue(**BODY)
+    (fetched,) = ojs.fetch()
+    refused = ojs.post("/ojs/v1/workers/ack", {"job_id": fetched["id"], "result": value})
+    assert refused.status_code == 400
+    assert SECRET[:4] not in refused.content.decode()
+    assert str(2**60) not in refused.content.decode()
+    ojs.post("/ojs/v1/workers/nack", {"job_id": fetched["id"], "error": {"code": "c", "details": value}})
+    (error,) = Job.objects.get().errors
+    assert "left_out" in error["details"]
+    assert SECRET[:4] not in str(error)
+    assert str(2**60) not in str(error)
+
+
 def test_an_error_about_a_body_that_is_no_job_masks_the_names_for_all_types(ojs, settings):
     settings.OJS_UNIQUE = {"REDACT": ["iban"]}
     hidden(ojs.post("/ojs/v1/jobs/batch", {"jobs": [[{"iban": SECRET}]]}), 400)

@@ -112,6 +112,9 @@ class OJSSchema(AutoSchema):
             statuses.add(404)
         return statuses
 
+    def _get_format_parameters(self) -> list[Any]:
+        return []  # `OJSNegotiation` reads no ``?format=``
+
     def get_override_parameters(self) -> list[Any]:
         query = [
             OpenApiParameter(

@@ -35,12 +35,17 @@ _BEYOND = "Beyond the specification."
 _WAYS = {"replace?": flag("Cancel it."), "force?": flag("Let both run.")}
 _DRY_RUN = {"dry_run?": flag("Only say what would be done.")}
 RETRY_JOB = Object(
-    "RetryJob", {**_WAYS, **_DRY_RUN}, f"What to do with a live job that has the key, and whether to do it. {_BEYOND}"
+    "RetryJob",
+    {**_WAYS, **_DRY_RUN},
+    f"What to do with a live job that has the key, and whether to do it. {_BEYOND}",
+    closed=True,
 )
-RETRY_DEAD_LETTER = Object("RetryDeadLetter", _WAYS, f"What to do with a live job that has the key. {_BEYOND}")
+RETRY_DEAD_LETTER = Object(
+    "RetryDeadLetter", _WAYS, f"What to do with a live job that has the key. {_BEYOND}", closed=True
+)
 _PREVIEW = Object("Preview", {"allowed": flag(), "message": text(), "duplicates": array(mapping())})
 JOB_OR_PREVIEW = Object("JobOrPreview", {"job?": JOB, "deduplicated?": flag(), "preview?": _PREVIEW})
-AGAIN = Object("EnqueueAgain", _DRY_RUN, f"Whether to do it. {_BEYOND}")
+AGAIN = Object("EnqueueAgain", _DRY_RUN, f"Whether to do it. {_BEYOND}", closed=True)
 
 
 class Jobs(OJSView):

@@ -93,6 +93,7 @@ class Nack(OJSView):
 
 def _reported(view: OJSView, sent: Mapping[str, Any], answer: Object, report: Callable[..., Any]) -> Response:
     """Apply a worker's report about one job that it has claimed, and answer."""
+    workers.demand_token(sent, "lease_token")
     holder = workers.holder_of(sent, view.account)
     try:
         job = report(view.jobs, id=sent["job_id"], holder=holder, now=view.now())
@@ -142,6 +143,7 @@ class Progress(OJSView):
 def _report_progress(view: OJSView, id: UUID) -> Response:
     """Store a report, which is a heartbeat, too; of a job that nobody runs any more it is ignored, and says so."""
     done, note, sent = workers.read_report(view.body)
+    workers.demand_token(sent, "lease_token")
     holder, lease = workers.holder_of(sent, view.account), workers.lease_of(sent)
     now = view.now()
     try:
@@ -164,6 +166,8 @@ class Heartbeat(OJSView):
     @operation("heartbeat", "workers", "Keep jobs, and ask what to do", {200: workers.BEAT}, workers.HEARTBEAT)
     def post(self, request: Request) -> Response:
         sent, ids = workers.HEARTBEAT.read(self.body), workers.read_job_ids(self.body)
+        if ids:
+            workers.demand_token(sent, "lease_tokens")
         holder, lease = workers.holder_of(sent, self.account), workers.lease_of(sent)
         leased = remote.extend(self.jobs, ids, holder=holder, tokens=sent.get("lease_tokens"), lease=lease)
         now, facts = self.now(), workers.read_process(self.body)

@@ -20,13 +20,14 @@ from ..base import OJSView, operation
 from ..enqueue_for_client import start_workflow
 from ..wire.errors import NotFound
 from ..wire.pages import PARAMETERS, Page, paged
+from ..wire.queries import stored_text
 from ..wire.schema import Object, choice, text, whole
 from ..wire.workflows import LISTED, START, WORKFLOW, read_workflow, show, show_in_list
 
 FILTERS = {
     "state": choice(WorkflowState, "In this state."),
     "type": choice(Kind, "Of this kind."),
-    "name": text("With this name."),
+    "name": text("With this name.", read=stored_text),
 }
 ONE_WORKFLOW = Object("OneWorkflow", {"workflow": WORKFLOW})
 PAGE_OF_WORKFLOWS = paged("PageOfWorkflows", workflows=LISTED)

@@ -158,6 +158,7 @@ DEFINE = Object(
         ).member(),
     },
     "A periodic job, new or changed.",
+    closed=True,
 )
 _OWN = {
     "name timezone": text(),

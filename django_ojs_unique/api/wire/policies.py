@@ -42,6 +42,7 @@ UNIQUE = Object(
         "delay?": Value(_DURATION, _BEYOND, null=True),
     },
     "When two jobs are the same, and what to do then.",
+    closed=True,
 )
 _SENT_UNIQUE = UNIQUE.extended(
     "SentUnique",
@@ -64,11 +65,18 @@ RETRY = Object(
         "backoff_strategy?": one_of(STRATEGIES),
     },
     "How often and how soon a failed job runs again.",
+    closed=True,
+)
+_SENT_RETRY = RETRY.extended(
+    "SentRetry",
+    {"initial_interval_ms? max_interval_ms?": duration_ms(), "backoff_type?": one_of(STRATEGIES)},
+    "A retry policy, also in the words of the HTTP chapter.",
 )
 RATE = Object(
     "RateLimit",
     {"max_per_second": whole("", 1, HIGHEST_LIMIT, problem=f"must be a whole number from 1 to {HIGHEST_LIMIT}")},
     "How fast the job's queue may be worked off.",
+    closed=True,
 )
 _NUMBERS = {
     "running?": whole("How many run at once.", 1, LARGEST),
@@ -84,6 +92,7 @@ _LIMIT = Object(
         "name?": text(longest=names.LONGEST_LIMIT),
     },
     f"How many jobs of a partition may run at once, or start in a time. {_BEYOND}",
+    closed=True,
 )
 JOB_LIMIT = Object(
     "JobLimit", {**_NUMBERS, "key": mapping(), "name": text()}, "A limit of a job, with the values of its key."
@@ -91,6 +100,7 @@ JOB_LIMIT = Object(
 
 
 _MOMENT_MEMBER = Value(_MOMENT, "RFC 3339 with a zone, or `+` and an ISO 8601 duration from now.")
+_LENGTH = Value({"anyOf": [_DURATION, {"type": "number"}]}, "An ISO 8601 duration, or seconds.")
 _DELAY_MEMBER = Value(_DELAY, "An ISO 8601 duration from now, or RFC 3339 with a zone.")
 JOB_OPTIONS = Object(
     "Options",
@@ -99,13 +109,15 @@ JOB_OPTIONS = Object(
         "timeout_ms? visibility_timeout_ms?": duration_ms(),
         "scheduled_at? expires_at?": _MOMENT_MEMBER,
         "delay_until? delay?": _DELAY_MEMBER,
-        "retry?": RETRY.member(),
+        "timeout? visibility_timeout?": _LENGTH,
+        "retry? retry_policy?": _SENT_RETRY.member(),
         "unique?": _SENT_UNIQUE.member(),
         "rate_limit?": RATE.member(),
         "metadata?": mapping(),
         "limits?": array(_LIMIT, most=MOST_LIMITS),
     },
     "How to treat a job.",
+    closed=True,
 )
 
 

@@ -57,7 +57,8 @@ def _state(name: str) -> str:
     return name
 
 
-def _text(text: str, field: str) -> str:
+def stored_text(text: str, field: str) -> str:
+    """Return a text to compare with a stored one."""
     if storable(text) != text:
         raise InvalidRequest.at(field, "has a character that no stored text has", value=text)
     return text
@@ -82,7 +83,7 @@ FILTERS = {
     "queue": text("Of one queue.", read=lambda text, field: queue_name(text)),
     "type": text("Of one type.", read=lambda text, field: job_type(text)),
     "key": text("Enqueued with this key.", read=lambda text, field: job_key(text)),
-    "worker_id": text("Whose lease this worker has, or had last.", read=_text),
+    "worker_id": text("Whose lease this worker has, or had last.", read=stored_text),
     "since": text("Enqueued at or after this time, or so long ago, as in PT30M.", read=_past),
     "until": text("Enqueued before this time, or longer ago than this.", read=_past),
     "dead_letter": Value(

@@ -81,14 +81,21 @@ def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
 class Object:
     """An object with these members, and perhaps with others; a component of the OpenAPI document.
 
-    A key of ``members`` names one or several, with spaces between.
+    A key of ``members`` names one or several, with spaces between. Other members of a ``closed`` one are refused.
     """
 
     components: ClassVar[dict[str, Any]] = {}
     """The JSON Schema of each, by its name."""
 
-    def __init__(self, name: str, members: Mapping[str, Value | Object | list[Object]], help: str = "") -> None:
-        self.help = help
+    def __init__(
+        self,
+        name: str,
+        members: Mapping[str, Value | Object | list[Object]],
+        help: str = "",
+        *,
+        closed: bool = False,
+    ) -> None:
+        self.help, self.closed = help, closed
         self.given = {name: one for names, one in members.items() for name in names.split()}
         self.members = {name.removesuffix("?"): _value_of(one) for name, one in self.given.items()}
         self.required = sorted(self.given.keys() & self.members.keys())
@@ -103,11 +110,12 @@ class Object:
             **({"description": help} if help else {}),
             "properties": {member: value.schema for member, value in self.members.items()},
             **({"required": self.required} if self.required else {}),
+            **({"additionalProperties": False} if closed else {}),
         }
 
     def extended(self, name: str, members: Mapping[str, Value], help: str = "") -> Object:
         """Return an object with more members."""
-        return Object(name, {**self.given, **members}, help or self.help)
+        return Object(name, {**self.given, **members}, help or self.help, closed=self.closed)
 
     def member(self, help: str = "", **how: Any) -> Value:
         """Return the value of a member that is such an object; ``how`` as for `Value`."""

@@ -18,6 +18,7 @@ from ...enqueue.values import sized
 from ...exceptions import InvalidRequest
 from ...execution.errors import LONGEST_MESSAGE, LONGEST_REASON, LONGEST_TRACEBACK, both_ends
 from ...execution.leases import Lease
+from ...handlers.redaction import names_of_any, redact_error
 from ...models import WorkerProcess
 from ...ojs.canonical import plain
 from ...ojs.durations import milliseconds
@@ -62,6 +63,12 @@ def lease_of(sent: Mapping[str, Any]) -> Lease:
 def holder_of(sent: Mapping[str, Any], account: str) -> RemoteWorker:
     """Return the worker's account and id, and the token and attempt of the job that it reports about."""
     return RemoteWorker(account, sent.get("worker_id"), sent.get("lease_token"), sent.get("attempt"))
+
+
+def demand_token(sent: Mapping[str, Any], name: str) -> None:
+    """Refuse a report that does not prove its lease, if ``OJS_UNIQUE["API"]["REQUIRE_LEASE_TOKEN"]`` is set."""
+    if settings.api["REQUIRE_LEASE_TOKEN"] and name not in sent:
+        raise InvalidRequest.at(name, "is missing", hint="Send the lease_token of each job as it was fetched.")
 
 
 def read_job_id(value: Any, field: str = "job_id") -> UUID:
@@ -181,7 +188,16 @@ def _worker_id(value: Any, field: str) -> str:
 
 
 def _result(value: Any, field: str) -> Any:
-    return sized(plain(value, field), field, settings.max_result_bytes)
+    return _payload(value, field, settings.max_result_bytes)
+
+
+def _payload(value: Any, field: str, largest: int) -> Any:
+    """Return JSON that a worker sends. An error quotes nothing that is redacted for some type: it is not known yet."""
+    try:
+        return sized(plain(value, field), field, largest)
+    except InvalidRequest as error:
+        redact_error(error, None, names_of_any())
+        raise
 
 
 def _is_queue(name: str) -> bool:
@@ -194,7 +210,7 @@ def _is_queue(name: str) -> bool:
 def _kept(details: Any) -> Any:
     """Return the details if they can be stored, else the reason: they must not make the report of a failure fail."""
     try:
-        return sized(plain(details, "details"), "details", LARGEST_DETAILS)
+        return _payload(details, "details", LARGEST_DETAILS)
     except InvalidRequest as error:
         return {"left_out": error.message}
 

@@ -274,7 +274,7 @@ START = Object(
         "name?": _NAME,
         "id?": text("Not of a nested one.", 36, UUID7_TEXT.pattern),
         **{f"{noun}?": array(_SENT_MEMBER, help, 1) for noun, help in _NOUNS.items()},
-        "callbacks?": Object("Callbacks", {f"{role}?": _MEMBER_JOB.member() for role in CALLBACKS}).member(
+        "callbacks?": Object("Callbacks", {f"{role}?": _MEMBER_JOB.member() for role in CALLBACKS}, closed=True).member(
             "Of a batch."
         ),
         "options?": JOB_OPTIONS.member("For the jobs that do not set them."),
