@@ -1,15 +1,24 @@
-"""A request costs as much CPU as its size, whatever it says: nothing in it is multiplied by another thing in it."""
+"""A request costs as much CPU as its size, whatever it says: nothing in it is multiplied by another thing in it.
+
+``OJS_TEST_EXAMPLES=10000`` sends as many requests of which any part is exchanged for something large.
+"""
 
 import json
+import os
 import time
+from uuid import uuid4
 
 import pytest
+from django.db import connection
+from hypothesis import Phase, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 JOBS, EXPLAIN, WORKFLOWS = "/ojs/v1/jobs", "/ojs/v1/jobs/explain", "/ojs/v1/workflows"
 MOST_SECONDS = 2.5
-"""Of CPU: each of these requests needs less than a second, and took from ten seconds to minutes before."""
+"""Of CPU: each of these requests needs less than one on a machine that is not busy."""
 MANY = [f"n{number}" for number in range(40_000)]
 MARKS = "a" + "\u0301\u0327" * 80_000
 ALIKE = {"ab" * 30 + str(number): 0 for number in range(12_000)}
@@ -91,3 +100,130 @@ def test_the_options_of_a_workflow_count_for_each_job_that_takes_them(ojs, refus
     ):
         error = refused(ojs.post(WORKFLOWS, body), 413, "payload_too_large")
         assert error["details"]["field"] == field
+
+
+LARGE = {
+    "names": MANY[:20_000],
+    "objects": [{"name": name} for name in MANY[:10_000]],
+    "members": dict.fromkeys(MANY[:20_000], 1),
+    "numbers": [1.5] * 60_000,
+    "a text": "a" * 300_000,
+    "dots": "a" + ".a" * 100_000,
+    "pointer": "/a" * 100_000,
+    "wildcards": "*?" * 100_000,
+    "marks": MARKS[:100_000],
+    "signs": "é!" * 60_000,
+    "digits": "PT" + "9" * 200_000 + "S",
+    "fraction": "2030-01-01T00:00:00." + "9" * 200_000 + "Z",
+    "fields": "1," * 100_000,
+    "a long number": 10**4000,
+    "a large number": 1e308,
+    "deep": json.loads("[" * 99 + "]" * 99),
+    "deep objects": json.loads('{"é":' * 90 + json.dumps(MANY[:20_000]) + "}" * 90),
+    "nothing": None,
+}
+OPTIONS = {
+    "queue": "q",
+    "priority": 1,
+    "tags": ["a", "b"],
+    "timeout_ms": 1000,
+    "visibility_timeout": "PT5S",
+    "scheduled_at": "+PT1H",
+    "expires_at": "+P1D",
+    "metadata": {"a": 1},
+    "rate_limit": {"max_per_second": 5},
+    "limits": [{"key": ["type", "args.a"], "running": 1, "name": "n"}, {"key": ["meta.a"], "per_hour": 5}],
+    "retry": {"max_attempts": 3, "backoff_coefficient": 2, "max_interval": "PT1M", "non_retryable_errors": ["a", "b"]},
+    "unique": {
+        "keys": ["type", "args", "meta"],
+        "args_keys": ["a", "/b/c"],
+        "meta_keys": ["a"],
+        "period": "PT1H",
+        "states": ["available", "active"],
+        "on_conflict": "replace",
+    },
+}
+FULL = {"type": "t", "args": {"a": 1, "b": {"c": 2}}, "meta": {"a": 1}, "schema": "s", "own": [1], "options": OPTIONS}
+BESIDE = {**TASK, "args": [{"a": 1, "b": {"c": 2}}], "meta": {"a": 1}}
+CRON = {"name": "c", "expression": "*/5 * * * *", "timezone": "Europe/Berlin", "overlap_policy": "skip"}
+REQUESTS = {
+    JOBS: FULL,
+    EXPLAIN: FULL,
+    f"{JOBS}/batch": {"jobs": [FULL, BESIDE]},
+    f"{JOBS}/bulk": {"jobs": [FULL, BESIDE]},
+    WORKFLOWS: {
+        "type": "batch",
+        "name": "n",
+        "own": 1,
+        "options": {name: value for name, value in OPTIONS.items() if name != "expires_at"},
+        "jobs": [BESIDE, {"type": "chain", "steps": [BESIDE, {**BESIDE, "name": "m"}], "options": {"tags": ["a"]}}],
+        "callbacks": {"on_success": BESIDE, "on_failure": BESIDE},
+    },
+    "/ojs/v1/cron": {**CRON, "description": "d", "job_template": {**BESIDE, "options": {"tags": ["a"], "retry": {}}}},
+    "/ojs/v1/workers/fetch": {"queues": ["a", "b"], "types": ["t", "u"], "count": 2, "worker_id": "w", "wait": 0},
+    "/ojs/v1/workers/ack": {"job_id": "ID", "lease_token": str(uuid4()), "attempt": 1, "result": {"a": 1}},
+    "/ojs/v1/workers/nack": {
+        "job_id": "ID",
+        "error": {"code": "c", "type": "t", "message": "m", "details": {"traceback": "t", "a": 1}, "backtrace": ["b"]},
+    },
+    "/ojs/v1/workers/progress": {"job_id": "ID", "progress": 0.5, "progress_note": "n", "visibility_timeout_ms": 5},
+    "/ojs/v1/workers/heartbeat": {
+        "worker_id": "w",
+        "active_jobs": ["ID"],
+        "lease_tokens": [str(uuid4())],
+        "hostname": "h",
+        "queues": ["a"],
+        "pid": 1,
+    },
+    f"{JOBS}/ID/retry": {"dry_run": True, "force": True},
+}
+EXAMPLES = int(os.environ.get("OJS_TEST_EXAMPLES", "200" if connection.vendor == "sqlite" else "0"))
+
+
+def places(value, at=()):
+    """Yield the path of each part of a JSON value, the whole included."""
+    yield at
+    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, one in members:
+        yield from places(one, (*at, name))
+
+
+def exchanged(body, at, value):
+    """Return a body with another value at a place, if it still has the place."""
+    if not at:
+        return value
+    first, rest = at[0], at[1:]
+    if isinstance(body, dict) and first in body:
+        return {**body, first: exchanged(body[first], rest, value)}
+    if isinstance(body, list) and isinstance(first, int):
+        return [exchanged(one, rest, value) if place == first else one for place, one in enumerate(body)]
+    return body
+
+
+REQUEST_PLACES = [(path, at) for path, body in REQUESTS.items() for at in places(body)]
+
+
+@pytest.mark.skipif(not EXAMPLES, reason="OJS_TEST_EXAMPLES is not set, and SQLite has run them")
+def test_whatever_is_exchanged_in_a_request_it_is_cheap_and_never_a_5xx(ojs, settings):
+    settings.OJS_UNIQUE = {"API": {"MAX_WAIT": 0.01}}
+    id = ojs.enqueue("t")["id"]
+    ojs.fetch()
+    for path, body in REQUESTS.items():  # what is loaded at the first request does not count
+        ojs.post(path.replace("ID", id), body)
+
+    @hypothesis_settings(max_examples=EXAMPLES, phases=[Phase.generate], deadline=None)
+    @given(st.sampled_from(REQUEST_PLACES), st.lists(st.sampled_from(sorted(LARGE)), min_size=2, max_size=2), st.data())
+    def send(place, kinds, data):
+        path, at = place
+        body = exchanged(REQUESTS[path], at, LARGE[kinds[0]])
+        if data.draw(st.booleans()):
+            other = data.draw(st.sampled_from([other for one, other in REQUEST_PLACES if one == path]))
+            body = exchanged(body, other, LARGE[kinds[1]])
+        raw = json.dumps(body).replace('"ID"', f'"{id}"').encode()
+        before = time.process_time()
+        answer = ojs.post(path.replace("ID", id), raw)
+        spent = time.process_time() - before
+        assert answer.status_code < 500, (path, at, kinds)
+        assert spent < MOST_SECONDS, (path, at, kinds)
+
+    send()
