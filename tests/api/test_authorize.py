@@ -77,6 +77,7 @@ def test_a_workflow_is_started_with_allowed_jobs_only(ojs, rule, refused):
     assert not Job.objects.exists()
 
 
+@pytest.mark.every_database
 def test_a_team_reads_and_cancels_its_own_workflows(ojs, rule, refused, handlers):
     @job("mail.send", queue="mail")
     def send():
@@ -105,6 +106,7 @@ def test_a_team_reads_and_cancels_its_own_workflows(ojs, rule, refused, handlers
     assert [one.state for one in Workflow.objects.roots()] == ["cancelled", "running", "running"]
 
 
+@pytest.mark.every_database
 def test_a_workflow_whose_jobs_cannot_be_read_is_about_any(ojs, rule, refused):
     rule(mail_only)
     id = ojs.post("/ojs/v1/workflows", {"type": "group", "jobs": [{**ONE, "queue": "mail"}]}).json()["workflow"]["id"]
