@@ -46,10 +46,10 @@ def test_the_text_reads_back_to_the_same_json_so_that_different_values_have_diff
     assert same_json(json.loads(canonical(value), parse_int=float), to_nfc(value))
 
 
-MARKS = st.text(st.sampled_from("a!é\u0300\u0327\u0344\u0345\u0f73\u1e69"), min_size=20, max_size=80)
+MARKS = st.text(st.sampled_from("!\u0300\u0301\u0327\u0344\u0345\u0f73"), min_size=40, max_size=60)
 
 
-@given(st.lists(MARKS, max_size=3).map("".join))
+@given(st.lists(st.sampled_from(["a", "é", "\u1e69"]) | MARKS, max_size=5).map("".join))
 def test_many_combining_characters_in_a_row_have_the_same_nfc(text):
     assert to_nfc(text) == normalize("NFC", text)
 
