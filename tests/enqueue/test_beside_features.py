@@ -1,4 +1,4 @@
-"""What each way to meet a duplicate means beside each other feature: the table of docs/unique-and-features.md."""
+"""What each way to meet a duplicate means beside each other feature: the first table of docs/unique-and-features.md."""
 
 from __future__ import annotations
 
