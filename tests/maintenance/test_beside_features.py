@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from django_ojs_unique import batch, chain, job
+from django_ojs_unique import InvalidRequest, batch, chain, job
 from django_ojs_unique.execution.leases import requeue
 from django_ojs_unique.maintenance import cron
 from django_ojs_unique.maintenance.prune import prune
@@ -133,7 +133,7 @@ def test_retry_by_hand():
 
 def test_expires_at():
     """An entry has none: it would be the same moment for all occurrences."""
-    with pytest.raises(Exception, match="expires_at"):
+    with pytest.raises(InvalidRequest, match="expires_at"):
         define(expires_at=timezone.now())
 
 
