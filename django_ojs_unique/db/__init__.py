@@ -10,7 +10,7 @@
 
     fields, constraints    what a model needs of a database; the promise of uniqueness
     capabilities           how strong that promise is here
-    characters             which of them a column cannot store
+    characters             the characters that a database or a column cannot store
     holding, updates, locking, index_scan, transactions, clock, sizes, args_index    helpers for other statements
     sessions, statements, session_limits    what jobs and workers leave in the session of a connection
 """

@@ -81,7 +81,7 @@ class AvailableJobs:
         return found
 
     def first_of_partitions(self, wanted: Sequence[tuple[str, str]]) -> list[Candidate]:
-        """Return the first job of each queue that waits for a partition; of a fair queue, it stands for all."""
+        """Return the first job of each queue that waits for a partition; in fair queues, of their first partition."""
         one = (
             f"SELECT * FROM ({self._start} AND queue = %s AND blocked_by >= %s AND blocked_by < %s"
             " ORDER BY blocked_by, priority DESC, enqueued_at, id LIMIT 1) AS head"

@@ -93,32 +93,34 @@ def test_in_a_transaction_of_the_caller_the_error_goes_on(second_round):
     assert active() == []
 
 
-def test_a_fetch_returns_the_jobs_of_the_queues_before_the_error(monkeypatch, caplog):
-    first, _ = enqueue(1, None), enqueue(2, None, queue="b")
+@pytest.fixture
+def second_queue(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Exception]], None]:
+    """Return a function that lets each claim of a fetch from the queue b fail."""
+
+    def fail(error: Callable[[], Exception]) -> None:
+        def claim(*given: Any, queues: list[str], **options: Any) -> Any:
+            if queues == ["b"]:
+                raise error()
+            return real(*given, queues=queues, **options)
+
+        monkeypatch.setattr(remote, "claim", claim)
+
     real = remote.claim
+    return fail
 
-    def claim(*given: Any, queues: list[str], **options: Any) -> Any:
-        if queues == ["b"]:
-            raise cut_off()
-        return real(*given, queues=queues, **options)
 
-    monkeypatch.setattr(remote, "claim", claim)
+def test_a_fetch_returns_the_jobs_of_the_queues_before_the_error(second_queue, caplog):
+    first, _ = enqueue(1, None), enqueue(2, None, queue="b")
+    second_queue(cut_off)
     assert ids(fetch("default", "b")) == [first] == active()
     assert "A fetch ended early, with 1 jobs." in caplog.text
     with pytest.raises(OperationalError, match="closed"):
         fetch("b")
 
 
-def test_in_a_transaction_of_the_caller_the_error_of_a_fetch_goes_on(monkeypatch):
+def test_in_a_transaction_of_the_caller_the_error_of_a_fetch_goes_on(second_queue):
     enqueue(1, None), enqueue(2, None, queue="b")
-    real = remote.claim
-
-    def claim(*given: Any, queues: list[str], **options: Any) -> Any:
-        if queues == ["b"]:
-            raise busy()
-        return real(*given, queues=queues, **options)
-
-    monkeypatch.setattr(remote, "claim", claim)
+    second_queue(busy)
     with pytest.raises(OperationalError, match="serialize"), transaction.atomic():
         fetch("default", "b")
     assert active() == []
