@@ -16,7 +16,7 @@ from ..db.dialect import Front
 from ..db.dialects import dialect_of
 from ..db.fast.rows import UnreadRows
 from ..ojs.states import JobState
-from .claim_limited import ClaimOptions, claim_limited
+from .claim_limited import ClaimOptions, Share, claim_limited
 from .leases import Lease
 from .queue_rules import Rules, rules_of
 
@@ -53,7 +53,7 @@ class Claimed(Sequence[Any]):
 
     @property
     def is_limited(self) -> bool:
-        """Whether the claim looked at blocked jobs, or at the limits of queues."""
+        """Whether the claim regarded limits: then its jobs are those of all shares."""
         return isinstance(self._found, list)
 
     @cached_property
@@ -83,7 +83,8 @@ def claim(
     overlap: Callable[[], Any] | None = None,
     only: UUID | None = None,
     fronts: Sequence[Front] = (),
-    next_types: Sequence[str] | None = (),
+    also: Sequence[Share] = (),
+    leaves_slots: bool = True,
 ) -> Claimed:
     """Claim up to ``limit`` available jobs, the highest priority first, then first in, first out across the queues.
 
@@ -98,8 +99,9 @@ def claim(
     them, as databases do that cannot claim at once.
     ``overlap`` is called before or while the database claims, unless there is nothing to claim from; it must not use
     the connection. ``only`` is the id of the one job to claim, if the rules allow it. ``fronts`` are where to begin in
-    queues without rules, if not at their first jobs. ``next_types`` are those of which the caller claims jobs next, by
-    another call: those that come first get the slots of limits. None: do not leave slots to jobs of other queues.
+    queues without rules, if not at their first jobs. ``also`` are jobs of other types, claimed in the same order if
+    `Claimed.is_limited`. ``leaves_slots``: whether the first job of a queue that is not among these is left a slot for
+    a while.
     """
     began = monotonic()
     nothing = Claimed([], {})
@@ -115,15 +117,17 @@ def claim(
     if not rules.queues:
         return nothing
     begun = None if overlap is None else cache(overlap)  # only its first call does something
+    own = Share(types, limit)
     wanted = ClaimOptions(
-        types, limit, worker_id, token, lease, now, began, NEEDED, passed_over, only, begun, next_types
+        (own, *also), worker_id, token, lease, now, began, NEEDED, passed_over, only, leaves_slots, begun
     )
     found: UnreadRows | list[Any] = []
     error: Exception | None = None
     at_once = dialect.claims_at_once and not rules.limited and not rules.blocks and only is None
     if at_once:
         open_fronts = [front for front in fronts if front.queue in rules.queues]
-        found = dialect.claim(wanted.request(dict.fromkeys(rules.queues, limit), fronts=open_fronts), begun)
+        request = wanted._replace(shares=(own,)).request(dict.fromkeys(rules.queues, limit), fronts=open_fronts)
+        found = dialect.claim(request, begun)
     if not at_once or (not found and with_rules is not None and (rules := rules_of(jobs, queues, now)).blocks):
         if begun is not None and not (dialect.claims_at_once and rules.blocks):
             begun()  # for blocked jobs, it is done while the chosen jobs are claimed

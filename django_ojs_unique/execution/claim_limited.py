@@ -21,7 +21,7 @@ from ..db.dialect import ClaimRequest
 from ..db.locking import unlocked
 from ..db.transactions import open_here
 from ..limits.candidates import ORDER, AvailableJobs, Candidate, rank
-from ..limits.slots import Others, Slots, ensure_partitions
+from ..limits.slots import Slots, ensure_partitions
 from ..limits.waiting import RoundRobin, Waiting, look
 from ..models import LimitPartition, Queue
 from ..ojs.blocking import ID, PARTITIONS, UNBLOCKED
@@ -34,11 +34,17 @@ MOST_ROUNDS = 5
 """How often a claim looks, while it finds too few jobs among those that it reads."""
 
 
-class ClaimOptions(NamedTuple):
-    """What a claim wants: see the parameters of `claim.claim`. ``fields``: those that an attempt needs."""
+class Share(NamedTuple):
+    """What a claim takes at most: so many jobs of some types. None stands for any type."""
 
     types: Sequence[str] | None
     limit: int
+
+
+class ClaimOptions(NamedTuple):
+    """What a claim wants: see the parameters of `claim.claim`. ``fields``: those that an attempt needs."""
+
+    shares: tuple[Share, ...]
     worker_id: str | None
     token: UUID
     lease: Lease
@@ -48,8 +54,31 @@ class ClaimOptions(NamedTuple):
     fields: tuple[str, ...]
     passed_over: Callable[[], None]
     only: UUID | None
-    overlap: Callable[[], Any] | None = None
-    next_types: Sequence[str] | None = ()
+    leaves_slots: bool
+    overlap: Callable[[], Any] | None
+
+    @property
+    def types(self) -> Sequence[str] | None:
+        """The types of all shares."""
+        if any(share.types is None for share in self.shares):
+            return None
+        return [type for share in self.shares for type in share.types or ()]
+
+    @property
+    def limit(self) -> int:
+        """How many jobs all shares take."""
+        return sum(share.limit for share in self.shares)
+
+    def available(self, jobs: QuerySet[Any]) -> AvailableJobs:
+        """Return the jobs among which this chooses."""
+        return AvailableJobs(jobs, self.now, self.types, self.only)
+
+    def after(self, claimed: Iterable[Any]) -> ClaimOptions:
+        """Return what is still wanted after these jobs were claimed."""
+        room = Room(self.shares)
+        for job in claimed:
+            room.take(job)
+        return self._replace(shares=room.left())
 
     def time(self) -> datetime:
         """Return the time by now: a transaction may have waited for its locks since ``now`` was read."""
@@ -73,6 +102,27 @@ class ClaimOptions(NamedTuple):
         )
 
 
+class Room:
+    """How many jobs each share may still take."""
+
+    def __init__(self, shares: tuple[Share, ...]) -> None:
+        self._shares = shares
+        self._left = [share.limit for share in shares]
+        self._number_of = {type: number for number, share in enumerate(shares) for type in share.types or ()}
+
+    def has_for(self, job: Any) -> bool:
+        """Tell whether the share of a job may take it."""
+        return self._left[self._number_of.get(job.type, 0)] > 0
+
+    def take(self, job: Any) -> None:
+        """Count a job."""
+        self._left[self._number_of.get(job.type, 0)] -= 1
+
+    def left(self) -> tuple[Share, ...]:
+        """Return the shares that may take more jobs."""
+        return tuple(Share(share.types, left) for share, left in zip(self._shares, self._left, strict=True) if left > 0)
+
+
 _turns: dict[str, RoundRobin] = defaultdict(RoundRobin)
 """By database."""
 
@@ -82,19 +132,18 @@ def claim_limited(jobs: QuerySet[Any], rules: Rules, wanted: ClaimOptions) -> tu
 
     Each round is a transaction. Also return the error of one that failed after others had claimed jobs.
     """
-    available = AvailableJobs(jobs, wanted.now, wanted.types, wanted.only)
+    available = wanted.available(jobs)
     if available.dialect.single_writer and not available.rows.filter(queue__in=rules.queues).exists():
         return [], None  # an idle worker does not take the only write lock
     if not rules.blocks:
-        return _claim_from_limited(available, rules, wanted), None
+        return _claim_from_limited(jobs, rules, wanted), None
     found: list[Any] = []
     again: set[str] = set()
+    rest = wanted
     for repeated in range(MOST_ROUNDS):
-        rest = wanted._replace(limit=wanted.limit - len(found))
         try:
-            waiting = look(
-                available, rules.blocks, rest.limit, _turns[jobs.db], repeated, again, wanted.next_types or ()
-            )
+            waiting = look(available, rules.blocks, rest.limit, _turns[jobs.db], repeated, again)
+            waiting.is_narrow = len(rest.shares) < len(wanted.shares)
             if repeated == MOST_ROUNDS - 1:
                 waiting.last_new = None  # take what was read, although there may be earlier jobs
             claimed, unread = _claim_blocked(available, rules, rest, waiting)
@@ -104,11 +153,13 @@ def claim_limited(jobs: QuerySet[Any], rules: Rules, wanted: ClaimOptions) -> tu
             logger.warning("A claim ended early, with %d jobs.", len(found), exc_info=True)
             return found, error
         found += claimed
-        if len(found) == wanted.limit:
+        rest = rest.after(claimed)
+        if not rest.shares:
             return found, None
         if not waiting.is_cut and not unread:
             break
         again.update(unread)
+        available = rest.available(jobs)
     if waiting.is_walk_cut:
         wanted.passed_over()
     return found, None
@@ -136,11 +187,15 @@ def wait_for_slots(jobs: QuerySet[Any], queues: Collection[str], types: Sequence
     return waiting.filter(~Exists(by_rate)).exists()
 
 
-def _claim_from_limited(available: AvailableJobs, rules: Rules, wanted: ClaimOptions) -> list[Any]:
-    jobs = available.jobs
+def _claim_from_limited(jobs: QuerySet[Any], rules: Rules, wanted: ClaimOptions) -> list[Any]:
+    chosen: list[Any] = []
     with transaction.atomic(using=jobs.db):
         rooms = _rooms(jobs, rules, wanted, _lock_rows(jobs, rules, wanted))
-        chosen = _lock_first(available, rooms, wanted)
+        for share in wanted.shares:
+            found = _lock_first(jobs, rooms, wanted._replace(shares=(share,)))
+            chosen += found
+            for row in found:
+                rooms[row.queue] -= 1
         _take(jobs, chosen, wanted)
         count_handed_out(jobs.db, Counter(row.queue for row in chosen if row.queue in rules.limited), wanted.time())
     return chosen
@@ -159,7 +214,7 @@ def _claim_blocked(
     with transaction.atomic(using=jobs.db):
         locked = _lock_rows(jobs, rules, wanted)
         # Before anything is counted: then no count is older than the locks.
-        slots = Slots(available, waiting, _others(rules, wanted))
+        slots = Slots(available, waiting, rules.closed if wanted.leaves_slots and wanted.only is None else None)
         rooms = _rooms(jobs, rules, wanted, locked)
         if not slots.are_known:
             waiting.is_cut = True  # they are stored in the next round
@@ -170,7 +225,7 @@ def _claim_blocked(
             if (room := rooms.get(queue))
             for row in available.first(queue, UNBLOCKED, room)
         ]
-        chosen, must_wait = _choose(plain, rooms, waiting, wanted.limit, slots)
+        chosen, must_wait = _choose(plain, rooms, waiting, wanted, slots)
         if must_wait:
             rows = unlocked(available.rows.filter(pk__in=[job.id for job in must_wait]))
             free = dict(rows.values_list("pk", "revision"))
@@ -187,14 +242,9 @@ def _claim_blocked(
     return claimed, slots.unread_partitions
 
 
-def _others(rules: Rules, wanted: ClaimOptions) -> Others | None:
-    if wanted.next_types is None or wanted.only is not None:
-        return None
-    return Others(wanted.next_types, rules.closed)
-
-
-def _lock_first(available: AvailableJobs, rooms: Mapping[str, int], wanted: ClaimOptions) -> list[Any]:
+def _lock_first(jobs: QuerySet[Any], rooms: Mapping[str, int], wanted: ClaimOptions) -> list[Any]:
     """Lock the first jobs of some queues: of each queue only as many as it has among the first jobs of all queues."""
+    available = wanted.available(jobs)
     shares: Mapping[str, int] = rooms
     if len(rooms) > 1 and not available.dialect.single_writer:
         first = (job for queue, room in rooms.items() for job in available.first(queue, UNBLOCKED, room))
@@ -221,24 +271,27 @@ def _rooms(jobs: QuerySet[Any], rules: Rules, wanted: ClaimOptions, locked: Coll
 
 
 def _choose(
-    plain: Collection[Candidate], rooms: Mapping[str, int], waiting: Waiting, limit: int, slots: Slots
+    plain: Collection[Candidate], rooms: Mapping[str, int], waiting: Waiting, wanted: ClaimOptions, slots: Slots
 ) -> tuple[list[Candidate], list[Candidate]]:
     """Return the first jobs that find slots, and those before them that must wait, each with its new ``blocked_by``."""
     chosen: list[Candidate] = []
     must_wait: list[Candidate] = []
     passed: set[UUID] = set()
-    left = dict(rooms)
+    left, room, limit = dict(rooms), Room(wanted.shares), wanted.limit
     for job in _merged(plain, rooms, waiting, passed):
         if len(chosen) == limit:
             break
         if waiting.may_be_preceded(job):
             continue
+        if not room.has_for(job):
+            passed.add(job.id)
+            continue
         before = job.blocked_by
         is_taken = left[job.queue] > 0 and (slots.take(job) if job.limits else True)
         if is_taken:
-            if job.id not in waiting.reserving:
-                chosen.append(job)
-                left[job.queue] -= 1
+            chosen.append(job)
+            room.take(job)
+            left[job.queue] -= 1
             continue
         passed.add(job.id)
         if job.blocked_by != before:

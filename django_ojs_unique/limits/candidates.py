@@ -18,7 +18,7 @@ from ..db.fast.rows import RowReader, loaded
 from ..ojs.blocking import fair_blocks_of
 from ..ojs.limits import are_readable
 
-FIELDS = ("id", "queue", "priority", "enqueued_at", "revision", "fair_partition", "blocked_by", "limits")
+FIELDS = ("id", "type", "queue", "priority", "enqueued_at", "revision", "fair_partition", "blocked_by", "limits")
 ORDER = ("-priority", "enqueued_at", "id")
 FIRST = "ORDER BY priority DESC, enqueued_at, id LIMIT %s"
 BLOCKS_AT_ONCE = 50
@@ -58,9 +58,9 @@ class AvailableJobs:
         self._reader = RowReader(jobs.model, connection, FIELDS)
         self._start = f"SELECT {', '.join(map(str, self._reader.columns))} FROM {self.table} WHERE {self._where}"
 
-    def of_types(self, types: Sequence[str] | None) -> AvailableJobs:
-        """Return those of other types, or with None of any type."""
-        return AvailableJobs(self.jobs, self.now, types)
+    def of_any_type(self) -> AvailableJobs:
+        """Return those of all types."""
+        return AvailableJobs(self.jobs, self.now)
 
     @property
     def rows(self) -> QuerySet[Any]:
@@ -129,6 +129,7 @@ class Candidate:
     """
 
     id: UUID
+    type: str
     queue: str
     priority: int
     enqueued_at: datetime

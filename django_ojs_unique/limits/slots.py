@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from django.db.models import F, Min, QuerySet, Sum
@@ -66,27 +66,17 @@ def forget_slots(using: str, jobs: Collection[UUID], token: UUID) -> None:
         LimitPartition.objects.using(using).filter(pk__in=sorted(partitions)).update(full_at=None, opens_at=None)
 
 
-class Others(NamedTuple):
-    """The jobs that a claim does not take, and that may need the same slots.
-
-    ``types``: those that the caller claims next; ``closed``: the queues that give no jobs now.
-    """
-
-    types: Sequence[str] = ()
-    closed: AbstractSet[str] = frozenset()
-
-
 class Slots:
     """The slots of the partitions for which jobs wait, in one claim and its transaction.
 
     A partition that another claim has locked is left to it, with its jobs, and a slot to the first job of another
-    queue: ``passed_over`` tells whether there was one. If the rows of some partitions are gone, ``are_known`` is false:
-    then store them, and begin again.
+    queue, unless that is ``closed``: ``passed_over`` tells whether there was one. ``closed`` None: of any queue. If the
+    rows of some partitions are gone, ``are_known`` is false: then store them, and begin again.
     """
 
-    def __init__(self, available: AvailableJobs, waiting: Waiting, others: Others | None = None) -> None:
+    def __init__(self, available: AvailableJobs, waiting: Waiting, closed: AbstractSet[str] | None = None) -> None:
         self._ready = available
-        self._others = others
+        self._closed = closed
         self._woken: set[str] = set()
         """The queues to whose first jobs a slot is left from now on."""
         self._empty: set[tuple[str, str]] = set()
@@ -247,7 +237,7 @@ class Slots:
         return min((one for one in (place, first) if one is not None), default=None)
 
     def _must_leave(self, partition: LockedPartition, job: Candidate) -> bool:
-        """Tell whether a slot is for a job that this claim does not take: one of another queue, or of the next types.
+        """Tell whether a slot is for a job of another queue.
 
         Nobody may come for that job. So a slot is left free for a while only, until a claim has asked for that job.
         """
@@ -276,31 +266,25 @@ class Slots:
         They are by queue, and whether the place is that of a fair queue of this claim.
         """
         places: dict[str, dict[tuple[str, bool], Rank]] = defaultdict(dict)
-        if self._others is None:
+        if self._closed is None:
             return places
-        own, next_types = self._waiting.lines.keys(), self._others.types
+        own = self._waiting.lines.keys()
         asked: list[tuple[str, str]] = []
-        of_next: list[tuple[str, str]] = []
         for id, partition in self._partitions.items():
-            elsewhere = partition.queues - own - self._others.closed
-            fair = {queue for queue in partition.queues & own if self._waiting.fair.get(queue)} if elsewhere else ()
-            asked += ((queue, id) for queue in (*elsewhere, *fair))
-            if next_types:
-                of_next += ((queue, id) for queue in partition.queues & own if not self._waiting.fair.get(queue))
-        self._empty = {*asked, *of_next}
-        for types, wanted in ((None, asked), (next_types, of_next)):
-            for job in self._ready.of_types(types).first_of_partitions(wanted) if wanted else ():
-                id = job.blocked_by[:ID]
-                self._empty.discard((job.queue, id))
-                places[id][job.queue, types is None and job.queue in own] = rank(job)
+            if elsewhere := partition.queues - own - self._closed:
+                fair = (queue for queue in partition.queues & own if self._waiting.fair.get(queue))
+                asked += ((queue, id) for queue in (*elsewhere, *fair))
+        self._empty = set(asked)
+        for job in self._ready.of_any_type().first_of_partitions(asked) if asked else ():
+            id = job.blocked_by[:ID]
+            self._empty.discard((job.queue, id))
+            places[id][job.queue, job.queue in own] = rank(job)
         return places
 
     def _has_none(self, queue: str, id: str) -> bool:
         """Tell whether no job of a queue waits for a partition, but for those that this claim has read."""
-        waiting, next_types = self._waiting, self._others is not None and self._others.types
-        is_read = waiting.has_all_of(id) and queue in waiting.read_in.get(id, ())
-        if queue in waiting.lines and not (is_read and next_types):
-            return is_read
+        if queue in self._waiting.lines:
+            return self._waiting.has_all_of(id) and queue in self._waiting.read_in.get(id, ())
         return (queue, id) in self._empty
 
     def _has_room(self, partition: LockedPartition, limit: Mapping[str, Any]) -> bool:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
-from uuid import UUID
 
 from ..ojs.blocking import FAIR, ID, LIMITED, PARTITIONS, fair_blocks_of
 from .blocks import Blocks, blocks_between, blocks_with_slots, fair_partitions_in_a_circle
@@ -31,6 +30,7 @@ class Waiting:
     their turns. ``opened``: the partitions that had slots, and the place behind which jobs that wait for them were not
     read; None if all were read.
     ``is_cut``: not all jobs were read that may be claimed. ``is_walk_cut``: not all partitions were asked for slots.
+    ``is_narrow``: of some types that the claim takes, no jobs were read.
     """
 
     lines: dict[str, list[Candidate]] = field(default_factory=dict)
@@ -44,12 +44,11 @@ class Waiting:
     """The queues whose jobs were read that wait for a partition."""
     cut_fair: set[str] = field(default_factory=set)
     """The partitions that had slots, and jobs of fair queues wait for them that were not read."""
-    reserving: set[UUID] = field(default_factory=set)
-    """Of these jobs, those that the caller claims next, with another call: they come before later ones of this call."""
     last_new: Rank | None = None
     """The place of the last new job that was read, if not all were."""
     is_cut: bool = False
     is_walk_cut: bool = False
+    is_narrow: bool = False
 
     def jobs(self) -> Iterator[Candidate]:
         """Yield all these jobs, in no order."""
@@ -64,7 +63,8 @@ class Waiting:
 
     def has_all_of(self, partition: str) -> bool:
         """Tell whether all jobs that wait for a partition were read."""
-        return partition in self.opened and self.opened[partition] is None and partition not in self.cut_fair
+        is_read = partition in self.opened and self.opened[partition] is None and partition not in self.cut_fair
+        return is_read and not self.is_narrow
 
     def may_be_preceded(self, job: Candidate) -> bool:
         """Tell whether a new job that was not read may come before this one and need the same slots."""
@@ -107,15 +107,13 @@ def look(
     turns: RoundRobin,
     repeated: int = 0,
     again: Collection[str] = (),
-    next_types: Sequence[str] = (),
 ) -> Waiting:
     """Read the first blocked jobs of some queues, enough to claim ``count`` of them.
 
     ``turns`` is updated. ``repeated``: how often this claim has looked before.
     ``again``: partitions for which jobs wait that must be read.
-    ``next_types``: those of which the caller claims jobs next; the first new ones that may come before these are read.
     """
-    one = _WaitingScan(available, count, GROWTH**repeated, turns, again, next_types)
+    one = _WaitingScan(available, count, GROWTH**repeated, turns, again)
     for queue, which in blocks.items():
         one.look_at(queue, which)
     return one.waiting
@@ -137,7 +135,6 @@ class _WaitingScan:
     growth: int
     turns: RoundRobin
     again: Collection[str]
-    next_types: Sequence[str]
     waiting: Waiting = field(default_factory=Waiting)
 
     @property
@@ -159,18 +156,6 @@ class _WaitingScan:
             [job for job in found if job.fair_partition], self.turns.fair.get(queue, FAIR)
         )
         self.waiting.add_partitions(found)
-        if self.next_types and blocks.new and self.waiting.partitions:
-            self._reserve(queue)
-
-    def _reserve(self, queue: str) -> None:
-        """Read the first new jobs of the types that the caller claims next, if they need the same slots as these."""
-        first = self.available.of_types(self.next_types).first(queue, LIMITED, min(self.most, MOST_NEW))
-        known = self.waiting.partitions.keys()
-        for job in readable(first):
-            if known & {limit["id"] for limit in job.limits}:
-                self.waiting.lines[queue].append(job)
-                self.waiting.reserving.add(job.id)
-                self.waiting.add_partitions([job])
 
     def _new(self, queue: str) -> list[Candidate]:
         most = min(self.most, MOST_NEW)

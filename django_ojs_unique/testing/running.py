@@ -160,7 +160,7 @@ def _run_next(jobs: QuerySet[Job], types: list[str], queues: QueueFilter, raise_
         worker_id="test",
         lease=LEASE,
         now=database_now(jobs.db),
-        next_types=None,
+        leaves_slots=False,
     )
     if not taken:
         return None

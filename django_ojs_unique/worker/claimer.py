@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
@@ -19,7 +20,7 @@ from ..db.dialects import dialect_of
 from ..db.transactions import is_busy
 from ..execution import leases
 from ..execution.claim import Claimed, claim
-from ..execution.claim_limited import can_claim, wait_for_slots
+from ..execution.claim_limited import Share, can_claim, wait_for_slots
 from ..execution.leases import Lease
 from ..execution.queue_rules import queues_with_rules
 from ..execution.run import Run
@@ -71,7 +72,7 @@ class Claimer:
         self._uncertain_claims = UncertainClaims(jobs, lease)
         self._most: dict[Pool, int] = {}
         """How many jobs the next claim for a pool may ask for; SMALL_CLAIM if it is not here."""
-        self._unread: dict[Pool, tuple[Claimed, float, UUID]] = {}
+        self._unread: dict[Pool, tuple[Sequence[Any], float, UUID]] = {}
         """Claimed jobs that are no runs yet, when they were claimed, on the monotonic clock, and their lease token."""
         self._ready: dict[Pool, list[Run]] = {}
         """The runs that are not yet in their pools."""
@@ -94,19 +95,15 @@ class Claimer:
         types_of = self._types()
         skipped = {} if ask_for_rules else self._known_to_be_empty(types_of)
         began = self._poller.begin()
-        for pool, types in types_of.items():
-            if pool in skipped:
-                continue
-            if (room := self._room(pool)) > 0:
-                next_types = [
-                    type
-                    for other in types_of
-                    if other is not pool and self._room(other) > 0
-                    for type in types_of[other]
-                ]
-                found = self._claim(pool, types, next_types, room, ask_for_rules=ask_for_rules) or found
+        pools = [pool for pool in types_of if pool not in skipped]
+        while pools:
+            if self._room(pools[0]) > 0:
+                shares = self._shares({pool: types_of[pool] for pool in pools})
+                claimed = self._claim(shares, ask_for_rules=ask_for_rules)
+                found = found or bool(claimed)
+                pools = [pool for pool in pools[1:] if not (claimed.is_limited and pool in shares)]
             else:
-                self._start(pool)
+                self._start([pools.pop(0)])
                 full = True
         self._poller.end(min([began, *skipped.values()]), found=found, full=full, partial=bool(skipped))
         return found
@@ -127,8 +124,7 @@ class Claimer:
 
     def start_all(self) -> None:
         """Let all claimed jobs start."""
-        for pool in (self._threads, self._event_loop):
-            self._start(pool)
+        self._start([self._threads, self._event_loop])
 
     def hold_all(self) -> None:
         """Make runs of all claimed jobs, so that they can be requeued."""
@@ -150,14 +146,24 @@ class Claimer:
         room = pool.room(LARGEST_CLAIM, self._count_unread(pool))
         return min(room, self._remaining(), self._most.get(pool, SMALL_CLAIM))
 
-    def _claim(
-        self, pool: Pool, types: Sequence[str], next_types: Sequence[str], room: int, *, ask_for_rules: bool
-    ) -> bool:
-        """Claim a batch for a pool, and start the batch before it; return whether there were any jobs."""
+    def _shares(self, types_of: Mapping[Pool, Sequence[str]]) -> dict[Pool, Share]:
+        """Return what to claim for each pool with room."""
+        shares: dict[Pool, Share] = {}
+        remaining = self._remaining()
+        for pool, types in types_of.items():
+            if (room := min(self._room(pool), remaining)) > 0:
+                shares[pool] = Share(types, room)
+                remaining -= room
+        return shares
+
+    def _claim(self, shares: Mapping[Pool, Share], *, ask_for_rules: bool) -> Claimed:
+        """Claim a batch for the first pool, and if it is limited, for all; start the batches before it."""
+        pool, *others = shares
+        types, room = shares[pool]
         try:
             queues = self._poller.queues()
             with_rules = self._queues_with_rules() if queues and not ask_for_rules else None
-            fronts = self._look_for_fronts(pool, queues, types)
+            fronts = self._look_for_fronts(pool, queues, types or ())
             claimed_at = time.monotonic()
             with self._uncertain_claims.claiming() as token:
                 jobs = claim(
@@ -171,32 +177,39 @@ class Claimer:
                     token=token,
                     with_rules=with_rules,
                     passed_over=self._poller.passed_over,
-                    overlap=partial(self._start, pool) if pool in self._unread else None,
+                    overlap=partial(self._start, shares) if self._unread.keys() & shares.keys() else None,
                     fronts=fronts.of(queues),
-                    next_types=next_types,
+                    also=[shares[other] for other in others],
                 )
                 if jobs.error is not None and not _is_answer(jobs.error):
                     raise jobs.error
         finally:
-            self._start(pool)
-        fronts.pass_by(jobs)
-        self._most[pool] = LARGEST_CLAIM if len(jobs) == room else SMALL_CLAIM
-        self._worked[pool] = bool(jobs)
-        if len(jobs) < room:
-            if queues:
+            self._start(shares)
+        if jobs and jobs.is_limited:
+            names, read_at = self._with_rules
+            self._with_rules = names.union(queues), read_at
+        for each, batch in _batches(jobs, shares).items():
+            if each is pool:
+                fronts.pass_by(batch)
+            is_all = len(batch) < shares[each].limit
+            if is_all and queues:
                 self._poller.exhausted()
+            self._note(each, batch, is_all=is_all)
+            if batch:
+                self._unread[each] = batch, claimed_at, token
+                if len(batch) < LARGEST_CLAIM or not dialect_of(self._jobs).claims_at_once:
+                    self._start([each])
+                    time.sleep(0)  # lets another thread of this process go on at once: its handlers start now
+        return jobs
+
+    def _note(self, pool: Pool, batch: Sequence[Any], *, is_all: bool) -> None:
+        """Note what a claim has found for a pool: all jobs that it could take, or as many as it asked for."""
+        self._most[pool] = SMALL_CLAIM if is_all else LARGEST_CLAIM
+        self._worked[pool] = bool(batch)
+        if is_all:
             self._empty[pool] = self._poller.queried_at
         else:
             self._empty.pop(pool, None)
-        if jobs:
-            if jobs.is_limited:
-                names, read_at = self._with_rules
-                self._with_rules = names.union(queues), read_at
-            self._unread[pool] = jobs, claimed_at, token
-            if len(jobs) < LARGEST_CLAIM or not dialect_of(self._jobs).claims_at_once:
-                self._start(pool)
-                time.sleep(0)  # lets another thread of this process go on at once, so that the first handlers start now
-        return bool(jobs)
 
     def _look_for_fronts(self, pool: Pool, queues: Collection[str], types: Collection[str]) -> Fronts:
         """Return the fronts for a pool, which are looked for while it works."""
@@ -226,11 +239,12 @@ class Claimer:
                 self._runs.add(run)
                 runs.append(run)
 
-    def _start(self, pool: Pool) -> None:
-        """Let the jobs start that were claimed last for a pool."""
-        self._take_on(pool)
-        if runs := self._ready.pop(pool, []):
-            pool.put(runs)
+    def _start(self, pools: Iterable[Pool]) -> None:
+        """Let the jobs start that were claimed last for these pools."""
+        for pool in pools:
+            self._take_on(pool)
+            if runs := self._ready.pop(pool, []):
+                pool.put(runs)
 
     def _known_to_be_empty(self, pools: Collection[Pool]) -> dict[Pool, float]:
         """Return the pools for which the last claim found too few jobs, and since when; none if that is so for all.
@@ -268,7 +282,7 @@ class Claimer:
 
     def _remaining(self) -> int:
         if self._max_jobs is None:
-            return LARGEST_CLAIM
+            return sys.maxsize
         claimed = len(self._runs) + sum(map(self._count_unread, self._unread))
         return self._max_jobs - self._summary.finalized - claimed
 
@@ -280,6 +294,17 @@ class Claimer:
             self._empty.clear()
         self._summary.requeued += count
         self.meter.requeued(count)
+
+
+def _batches(jobs: Claimed, shares: Mapping[Pool, Share]) -> Mapping[Pool, Sequence[Any]]:
+    """Return the claimed jobs of each pool; a claim that is not limited was for the first one only."""
+    if len(shares) == 1 or not jobs.is_limited:
+        return {next(iter(shares)): jobs}
+    pool_of = {type: pool for pool, share in shares.items() for type in share.types or ()}
+    batches: dict[Pool, list[Any]] = {pool: [] for pool in shares}
+    for job in jobs:
+        batches[pool_of[job.type]].append(job)
+    return batches
 
 
 class UncertainClaims:

@@ -15,7 +15,7 @@ from django_ojs_unique.db.dialects import dialect_of
 from django_ojs_unique.exceptions import InvalidRequest
 from django_ojs_unique.execution import claim as claiming
 from django_ojs_unique.execution import leases
-from django_ojs_unique.execution.claim_limited import ClaimOptions, claim_limited
+from django_ojs_unique.execution.claim_limited import ClaimOptions, Share, claim_limited
 from django_ojs_unique.execution.finalize import finalize
 from django_ojs_unique.execution.leases import Lease
 from django_ojs_unique.execution.queue_rules import Rules
@@ -336,7 +336,8 @@ def test_the_single_statements_of_postgresql_do_what_the_others_do_to_each_colum
         yield rows(now), None
 
     def row_by_row():
-        wanted = ClaimOptions(["t"], limit, "w", token, lease, now, 0.0, claiming.NEEDED, lambda: None, None)
+        shares = (Share(["t"], limit),)
+        wanted = ClaimOptions(shares, "w", token, lease, now, 0.0, claiming.NEEDED, lambda: None, None, True, None)
         claimed, _ = claim_limited(jobs, Rules(list(rooms), [], {}), wanted)
         yield rows(now), sorted((row.pk, row.attempt, row.args, row.meta, row.tags) for row in claimed)
         for end in ends(claimed):

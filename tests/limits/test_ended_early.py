@@ -133,11 +133,11 @@ def test_a_worker_loses_neither_the_jobs_nor_their_attempts(second_round, handle
     job("t", takes_context=True)(lambda context, n: attempts.append(context.attempt))
     monkeypatch.setattr(outages, "LONGEST_PAUSE", 0.001)
     monkeypatch.setattr(loop, "WATCH_SECONDS", 0.02)
-    in_line(12)
+    count = len(in_line(25))
     second_round(error)
     with working(concurrency=2, lease=timedelta(hours=1)) as worker:
-        until(lambda: worker.summary.completed == 12, "all have run")
-    assert (attempts, worker.summary.requeued) == ([1] * 12, requeued)
+        until(lambda: worker.summary.completed == count, "all have run")
+    assert (attempts, worker.summary.requeued) == ([1] * count, requeued)
 
 
 def disturbed(parent: Parent, level: str) -> list[Any]:

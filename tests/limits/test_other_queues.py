@@ -12,6 +12,7 @@ from django.utils import timezone
 from django_ojs_unique import Limit, job
 from django_ojs_unique.db.dialects import dialect_of
 from django_ojs_unique.execution.claim import claim
+from django_ojs_unique.execution.claim_limited import Share
 from django_ojs_unique.limits import slots
 from django_ojs_unique.limits.slots import LONGEST_LEFT
 from django_ojs_unique.models import Job, LimitPartition, Queue
@@ -184,44 +185,68 @@ def test_a_fair_queue_and_another_one_never_wait_for_each_other(settings, order,
     assert not Job.objects.exclude(state="completed").exists()
 
 
-class TestThePoolsOfAWorker:
-    """One claim takes plain jobs, the next one those with an async handler."""
+class TestSharesOfAClaim:
+    """One claim of a worker takes plain jobs and those with an async handler, of each as many as it has room for."""
 
-    def claim(self, mine: str, next: str) -> list[str]:
-        return [run.type for run in take("q", types=[mine], next_types=[next])]
+    def take(self, plain: int, coroutines: int, **options: Any) -> list[Any]:
+        also = [Share(["async"], coroutines)] if coroutines else []
+        return [run.args[0] for run in take("q", types=["plain"], count=plain, also=also, **options)]
 
-    def test_a_new_job_of_the_next_claim_reserves_its_slot(self):
-        for number in range(3):
-            enqueue("q", type="plain")
-            enqueue("q", type="async", priority=50, args=[number])
-        assert self.claim("plain", "async") == []
-        assert self.claim("async", "plain") == ["async"]
+    def enqueue(self, types: str, limit: Any = None, **options: Any) -> None:
+        for number, letter in enumerate(types):
+            type = {"p": "plain", "a": "async"}[letter]
+            enqueue("q", limit and Limit(name="l", running=limit), type=type, args=[number], **options)
+
+    def test_the_first_job_gets_the_slot_whatever_its_type(self):
+        self.enqueue("ppa", 1)
+        enqueue("q", Limit(name="l", running=1), type="async", args=[9], priority=50)
+        assert self.take(5, 5) == [9]
+        assert self.take(5, 5) == []
 
     def test_jobs_of_both_go_in_their_order(self):
-        for number in range(4):
-            enqueue("q", type=("plain", "async")[number % 2], args=[number])
-        order = []
-        for _ in range(4):
-            found = take("q", types=["plain"], next_types=["async"]) + take("q", types=["async"], next_types=["plain"])
-            order += [run.args[0] for run in found]
-            done(*found)
-        assert order == [0, 1, 2, 3]
+        self.enqueue("paap", 3)
+        assert self.take(5, 5) == [0, 1, 2]
 
-    def test_the_slots_of_others_stay_free_for_them_only(self):
-        for number in range(2):
-            enqueue("q", Limit(name="two", running=2), type=("async", "plain")[number])
-        assert self.claim("plain", "async") == ["plain"]
-        assert self.claim("async", "plain") == ["async"]
+    def test_each_share_is_kept_to(self):
+        self.enqueue("aaapppa", 9)
+        assert self.take(1, 2) == [0, 1, 3]
 
-    def test_what_is_reserved_is_no_part_of_what_a_claim_may_take(self):
-        for type in ("async", "plain"):
-            enqueue("q", Limit(name="two", running=2), type=type)
-        assert [run.type for run in take("q", count=1, types=["plain"], next_types=["async"])] == ["plain"]
+    def test_no_slot_is_left_to_a_share_that_is_full(self):
+        self.enqueue("aap", 2)
+        assert self.take(1, 1) == [0, 2]
+        assert Job.objects.get(args=[1]).state == "available"
 
-    def test_no_slot_is_reserved_for_a_pool_without_room(self):
-        enqueue("q", type="async")
-        enqueue("q", type="plain")
-        assert [run.type for run in take("q", types=["plain"])] == ["plain"]
+    def test_no_slot_is_left_to_types_without_a_share(self):
+        self.enqueue("ap", 1)
+        assert self.take(1, 0) == [1]
+
+    @pytest.mark.parametrize("limit", [None, 200])
+    def test_jobs_behind_many_of_a_full_share_are_found(self, limit):
+        Queue.objects.limit("q", 500)
+        self.enqueue("a" * 60 + "pp", limit)
+        assert self.take(2, 3) == [*((0, 1, 2, 60, 61) if limit else (60, 61, 0, 1, 2))]
+
+    def test_a_fair_partition_takes_its_turn_with_a_job_that_there_is_room_for(self, settings):
+        settings.OJS_UNIQUE = {"FAIR_QUEUES": {"q": ["meta.tenant"]}}
+        self.enqueue("aap", meta={"tenant": "a"})
+        self.enqueue("ppp", meta={"tenant": "b"})
+        assert self.take(3, 1) == [0, 0, 2, 1]
+
+    def test_a_limited_queue_gives_no_more_than_it_may(self):
+        Queue.objects.limit("q", 3)
+        self.enqueue("ppaaa")
+        assert self.take(2, 2) == [0, 1, 2]
+
+    def test_a_queue_is_not_forgotten_by_a_round_for_one_share(self):
+        """The jobs of the other share were not read: that they wait must stay known."""
+        self.enqueue("p", 1)
+        (holder,) = take("q", types=["plain"])
+        self.enqueue("ppa", 1)
+        assert self.take(1, 1) == []
+        assert LimitPartition.objects.get().queues == ["q"]
+        done(holder)
+        assert self.take(1, 1) == [0]
+        assert LimitPartition.objects.get().queues == ["q"]
 
 
 def work(parent: Parent, log: str, queues: list[str], drain: bool) -> None:

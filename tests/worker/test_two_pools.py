@@ -22,8 +22,10 @@ pytestmark = [
 def looks(monkeypatch):
     """Collect each look for jobs: of which of our types, and how many it found."""
 
-    def claim(*args, types, **options):
-        jobs = real(*args, types=types, **options)
+    def claim(*args, types, also, **options):
+        jobs = real(*args, types=types, also=also, **options)
+        if jobs.is_limited:
+            types = [*types, *(type for share in also for type in share.types)]
         looks.extend((type, len(jobs)) for type in types if type in ("plain", "coroutine", "limited"))
         return jobs
 
