@@ -156,7 +156,7 @@ def admin(options: argparse.Namespace) -> None:
 
 
 def api(options: argparse.Namespace) -> None:
-    """POST /ojs/v1/jobs, beside a bare view of Django REST framework with one insert."""
+    """An enqueue, and a fetch with its ack, over HTTP, beside a bare view of Django REST framework with one insert."""
     with on_postgres("api", settings="benchmarks.settings_api"):
         _api(options)
 

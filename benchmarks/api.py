@@ -1,10 +1,16 @@
-"""POST /ojs/v1/jobs, in turns with a bare view of Django REST framework that stores a row of two fields."""
+"""Calls of the HTTP API, in turns with a bare view of Django REST framework that stores a row of two fields.
+
+An enqueue is compared with one call of it, a fetch and its ack with two.
+"""
 
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
+from itertools import count
 from typing import Any
 
 from django.core.wsgi import get_wsgi_application
@@ -16,9 +22,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from django_ojs_unique.models import Job
+
 from .turns import Turns
 
-GOAL = "0.60"
+GOAL, GOAL_OF_WORKERS = "0.60", "0.45"
+JOBS_PER_SECOND = 1_000
+"""More pairs of fetch and ack than a turn makes."""
+WAITING, SECONDS_OF_WAITING = 50, 10
 UNIQUE = {"keys": ["type", "queue", "args"]}
 
 
@@ -69,16 +80,53 @@ def report(turns: Turns) -> None:
         post("/ojs/v1/jobs", 0, {"unique": UNIQUE}, 0)
         ours = partial(post, "/ojs/v1/jobs", status, {"unique": {**UNIQUE, "on_conflict": on_conflict}})
         turns.compare(f"{where}: {name}", bare, ours if number is None else partial(_same, ours, number), GOAL)
+    jobs = int(JOBS_PER_SECOND * turns.seconds * turns.rounds) + 100
+    Job.objects.enqueue_many({"type": "noop", "args": [{"i": number}], "queue": "work"} for number in range(jobs))
+    turns.compare(f"{where}: fetch and ack", lambda number: (bare(number), bare(number)), _work, GOAL_OF_WORKERS)
+    report_idle()
+
+
+def report_idle() -> None:
+    """Print how many statements a process makes while fetches wait in it for jobs of an empty queue."""
+    statements, began = count(), time.perf_counter()
+
+    def counted(execute: Any, *call: Any) -> Any:
+        next(statements)
+        return execute(*call)
+
+    def wait(number: int) -> None:
+        try:
+            with connection.execute_wrapper(counted):
+                send("/ojs/v1/workers/fetch", 200, {"queues": [f"empty{number % 5}"], "wait": SECONDS_OF_WAITING})
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(WAITING) as fleet:
+        list(fleet.map(wait, range(WAITING)))
+    rate = next(statements) / (time.perf_counter() - began)
+    print(f"{connection.vendor}: {WAITING} fetches that wait {SECONDS_OF_WAITING} seconds: {rate:.1f} statements/s")
+
+
+def _work(number: int) -> None:
+    """Fetch a job and acknowledge it."""
+    (job,) = send("/ojs/v1/workers/fetch", 200, {"queues": ["work"]})["jobs"]
+    send("/ojs/v1/workers/ack", 200, {"job_id": job["id"], "lease_token": job["lease_token"]})
 
 
 def post(path: str, status: int, members: dict[str, Any], number: int) -> None:
-    """Send a job through the WSGI handler; check the status, unless it is 0."""
-    body = json.dumps({"type": "noop", "args": [{"i": number}], **members}).encode()
+    """Send a job; check the status, unless it is 0."""
+    send(path, status, {"type": "noop", "args": [{"i": number}], **members})
+
+
+def send(path: str, status: int, members: dict[str, Any]) -> Any:
+    """Send a request through the WSGI handler; check the status, unless it is 0, and return what the response has."""
+    body = json.dumps(members).encode()
     environ = {**_ENVIRON, "PATH_INFO": path, "CONTENT_LENGTH": str(len(body)), "wsgi.input": BytesIO(body)}
     answer = _application(environ, _start)
-    assert answer.status_code == status or not status, b"".join(answer)
-    b"".join(answer)
+    content = b"".join(answer)
+    assert answer.status_code == status or not status, content
     answer.close()
+    return json.loads(content)
 
 
 def _start(status: str, headers: list[tuple[str, str]]) -> None:
@@ -90,4 +138,6 @@ def _same(call: Any, number: int, _: int) -> None:
 
 
 _application: Any = get_wsgi_application()
-_ENVIRON = RequestFactory()._base_environ(REQUEST_METHOD="POST", CONTENT_TYPE="application/json")
+_ENVIRON = RequestFactory()._base_environ(
+    REQUEST_METHOD="POST", CONTENT_TYPE="application/json", **{"wsgi.multithread": True}
+)

@@ -7,4 +7,6 @@ ALLOWED_HOSTS = ["*"]
 ROOT_URLCONF = "benchmarks.urls_api"
 INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "rest_framework", *MEASURED]
 _ALL = ["rest_framework.permissions.AllowAny"]
-OJS_UNIQUE = {"API": {"AUTHENTICATION": [], "PERMISSIONS": {"producers": _ALL}}}
+OJS_UNIQUE = {
+    "API": {"AUTHENTICATION": [], "PERMISSIONS": {"producers": _ALL, "workers": _ALL}, "MAX_WAITING": 64},
+}

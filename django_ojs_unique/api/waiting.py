@@ -1,8 +1,8 @@
 """Waiting: hold a fetch open until there is a job for it (long-polling; HTTP binding, "Worker endpoints").
 
 On PostgreSQL an enqueue wakes the fetch. All fetches of a process that wait on one database share one listening
-connection, which is closed when none waits. On other databases, and for a due retry or a resumed queue, the fetch polls
-at intervals. Meanwhile it has no open transaction and no lock in the database.
+connection, which is closed when none waits. For other databases, and for a due retry or a resumed queue, one of them
+looks at intervals, for all. Meanwhile a fetch has no open transaction and no lock in the database.
 
 Each waiting fetch occupies a thread of the server. So only some may wait; the others are told to fetch again later.
 """
@@ -26,15 +26,17 @@ from django.http import HttpRequest
 
 from ..conf import settings
 from ..db.clock import database_now
-from ..maintenance.timers import next_due
+from ..maintenance import due
+from ..maintenance.on_demand import fail_deleted_now_and_then
 from ..worker.listen import Listener
+from ..worker.queues import waiting_queues
 
 SHORTEST_POLL, LONGEST_POLL = 0.05, 0.5
-"""Seconds between two polls, growing from the shorter to the longer."""
+"""Seconds between two looks of a process, growing from the shorter to the longer for each fetch."""
 LISTENING_POLL = 1.0
 """The same, where every enqueue wakes the fetch."""
 DUE_POLL = 0.05
-"""The same, while a job is due that the last look did not find."""
+"""The same, while a job is due that the last look did not promote: another worker has it locked."""
 COME_BACK = 2
 """``Retry-After`` in seconds for a client whose fetch may not wait."""
 
@@ -52,16 +54,17 @@ def wait_for(
     """
     until, pause = time.monotonic() + seconds, SHORTEST_POLL
     found: list[Any] = []
-    with _listening(jobs.db, queues, _room(request)) as (listener, rung):
+    with _listening(jobs.db, queues, _room(request)) as (board, rung):
         while not found and (left := until - time.monotonic()) > 0:
             pause = min(pause * 2, LONGEST_POLL)
-            longest = min(left, LISTENING_POLL if listener.listening else pause, _due_in(jobs))
+            next_look = board.look(jobs, LISTENING_POLL if board.listener.listening else pause)
             _lend(jobs.db)
-            _rest(max(0.0, longest), rung, request)
-            rung.clear()
+            _rest(max(0.0, min(left, next_look)), rung, request)
             if has_gone(request):
                 break
-            found = look()
+            if rung.is_set():
+                rung.clear()
+                found = look()
     return found
 
 
@@ -104,6 +107,9 @@ class _Switchboard:
     def __init__(self, using: str) -> None:
         self.listener = Listener(using, self._ring)
         self._waiting: dict[Event, frozenset[str]] = {}
+        self._looking = Lock()
+        self._looked_at = self._due_at = float("-inf")
+        """When a fetch last looked for all, and when a job is due before the next look; on the monotonic clock."""
 
     def add(self, rung: Event, queues: Collection[str]) -> None:
         self._waiting = {**self._waiting, rung: frozenset(queues)}
@@ -115,6 +121,27 @@ class _Switchboard:
         """Remove one fetch; return whether it was the last."""
         self._waiting = {other: queues for other, queues in self._waiting.items() if other is not rung}
         return not self._waiting
+
+    def look(self, jobs: QuerySet[Any], interval: float) -> float:
+        """Look for all fetches, unless one did so within ``interval`` seconds; return in how many to look again.
+
+        Wake those for whose queues there are available jobs, and all of them if there is maintenance to do.
+        """
+        with self._looking:  # the others wait for what this look finds: it says when the next one must be
+            began = time.monotonic()
+            if began >= min(self._looked_at + interval, self._due_at):
+                self._looked_at, self._due_at = began, self._due_in(jobs) + began
+            return min(self._looked_at + interval, self._due_at) - time.monotonic()
+
+    def _due_in(self, jobs: QuerySet[Any]) -> float:
+        """Look; return in how many seconds the next job is due, infinity if none is."""
+        now = database_now(jobs.db)
+        fail_deleted_now_and_then(jobs.db, now)
+        seen = due.look(jobs, now)
+        rung = [""] if seen.calls_for_maintenance(now) else waiting_queues(jobs) if seen.available is not None else []
+        for queue in rung:
+            self._ring(queue)
+        return float("inf") if seen.due is None else max(DUE_POLL, (seen.due - now).total_seconds())
 
     def _ring(self, queue: str) -> None:
         """Wake the fetches that wait for a queue; all of them if it is empty, as when the listener has just begun."""
@@ -131,7 +158,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
 
 
 @contextmanager
-def _listening(using: str, queues: Collection[str], room: int) -> Iterator[tuple[Listener, Event]]:
+def _listening(using: str, queues: Collection[str], room: int) -> Iterator[tuple[_Switchboard, Event]]:
     key, rung = (os.getpid(), using), Event()
     with _lock:
         if sum(len(board) for (process, _), board in _switchboards.items() if process == key[0]) >= room:
@@ -143,7 +170,7 @@ def _listening(using: str, queues: Collection[str], room: int) -> Iterator[tuple
     if board.listener.listening:
         rung.set()  # a job may have come since the last look, before this fetch was listed
     try:
-        yield board.listener, rung
+        yield board, rung
     finally:
         with _lock:
             last = board.remove(rung)
@@ -158,12 +185,3 @@ def _lend(using: str) -> None:
     connection = connections[using]
     if connection.settings_dict["OPTIONS"].get("pool") and not connection.in_atomic_block:
         connection.close()
-
-
-def _due_in(jobs: QuerySet[Any]) -> float:
-    """Return in how many seconds the next job is due, infinity if none is.
-
-    For one that is due the answer is `DUE_POLL`: it became due since the last look, or another worker has it locked.
-    """
-    now, due = database_now(jobs.db), next_due(jobs)
-    return DUE_POLL if due is not None and due <= now else (due - now).total_seconds() if due else float("inf")

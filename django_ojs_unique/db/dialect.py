@@ -20,9 +20,9 @@ from ..ojs.states import INCOMPLETE, JobState, to_mask
 from ..unique.policy import UniquePolicy, ended_states
 from .constraints import of_fingerprint, unfinished_or_holding
 from .fast.cursors import KeptCursor, execute
-from .fast.rows import UnreadRows
+from .fast.rows import RowReader, UnreadRows
 from .fields import StateSetField
-from .inserts import Row, Table, in_groups
+from .inserts import Row, Table, in_groups, kept
 
 FEW_ROWS = 20
 """Above this, discard a cached plan: one that was made on an empty table scans it for each row."""
@@ -167,6 +167,18 @@ class Dialect:
         ``records`` is the dialect for the table of the record.
         """
         raise NotImplementedError
+
+    def get(self, key: Any, fields: tuple[str, ...]) -> Any | None:
+        """Return the row with a primary key, or None. Other fields than these are read on access."""
+        reader, statement = self._get(fields)
+        _, rows = execute(self, statement, [self.adapter(self.model._meta.pk)(key)])
+        return reader.read(rows[0]) if rows else None
+
+    @kept
+    def _get(self, fields: tuple[str, ...]) -> tuple[RowReader, str]:
+        reader, key = RowReader(self.model, self.connection, fields), self.model._meta.pk
+        table, column, *columns = map(self.quote, map(str, (self.model._meta.db_table, key.column, *reader.columns)))
+        return reader, f"SELECT {', '.join(columns)} FROM {table} WHERE {column} = {self.placeholder(key)}"
 
     def _read(self, query: str, parameters: Sequence[Any], full_row: bool) -> Any | None:
         _, rows = execute(self, query, parameters)

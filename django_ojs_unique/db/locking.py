@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import Any
 
 from django.db import connections
@@ -18,28 +17,6 @@ def any_of(rows: QuerySet[Any]) -> bool:
     `exists` would drop the order, and PostgreSQL may then read the whole table to find one row.
     """
     return rows.values_list("pk", flat=True).first() is not None
-
-
-def firsts(*selections: QuerySet[Any]) -> tuple[list[Any], int]:
-    """Return the first value of each selection, or None if it is empty, and how many blocks that cost: one statement.
-
-    Each is an ordered ``values_list`` of one field, as for `any_of`; they are on one database. The cost is 0 where the
-    database does not tell it.
-    """
-    compilers = [rows[:1].query.get_compiler(rows.db) for rows in selections]
-    parts, parameters = zip(*(compiler.as_sql() for compiler in compilers), strict=True)
-    dialect = dialect_of(selections[0])
-    blocks = dialect.blocks_read()
-    with dialect.connection.cursor() as cursor:
-        columns = [blocks, *(f"({sql})" for sql in parts), blocks]  # they are read in this order
-        cursor.execute(f"SELECT {', '.join(columns)}", [*chain.from_iterable(parameters)])
-        before, *found, after = cursor.fetchone()
-    values = []
-    for compiler, value in zip(compilers, found, strict=True):
-        converters = compiler.get_converters([compiler.select[0][0]])
-        ((converted,),) = compiler.apply_converters([[value]], converters)
-        values.append(converted)
-    return values, after - before
 
 
 def unlocked(rows: QuerySet[Any]) -> QuerySet[Any]:

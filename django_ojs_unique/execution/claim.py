@@ -56,6 +56,11 @@ class Claimed(Sequence[Any]):
         """Whether the claim regarded limits: then its jobs are those of all shares."""
         return isinstance(self._found, list)
 
+    @property
+    def are_as_stored(self) -> bool:
+        """Whether the statement that claimed the jobs has returned their rows, so that each field has its new value."""
+        return isinstance(self._found, UnreadRows)
+
     @cached_property
     def _jobs(self) -> list[Any]:
         jobs = list(self._found)
@@ -85,6 +90,7 @@ def claim(
     fronts: Sequence[Front] = (),
     also: Sequence[Share] = (),
     leaves_slots: bool = True,
+    fields: tuple[str, ...] = NEEDED,
 ) -> Claimed:
     """Claim up to ``limit`` available jobs, the highest priority first, then first in, first out across the queues.
 
@@ -101,7 +107,7 @@ def claim(
     the connection. ``only`` is the id of the one job to claim, if the rules allow it. ``fronts`` are where to begin in
     queues without rules, if not at their first jobs. ``also`` are jobs of other types, claimed in the same order if
     `Claimed.is_limited`. ``leaves_slots``: whether the first job of a queue that is not among these is left a slot for
-    a while.
+    a while. ``fields`` are read, the others on access.
     """
     began = monotonic()
     nothing = Claimed([], {})
@@ -119,7 +125,7 @@ def claim(
     begun = None if overlap is None else cache(overlap)  # only its first call does something
     own = Share(types, limit)
     wanted = ClaimOptions(
-        (own, *also), worker_id, token, lease, now, began, NEEDED, passed_over, only, leaves_slots, begun
+        (own, *also), worker_id, token, lease, now, began, fields, passed_over, only, leaves_slots, begun
     )
     found: UnreadRows | list[Any] = []
     error: Exception | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -12,8 +12,9 @@ from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
 from ..db.fast.cursors import execute
 from ..db.locking import unlocked
-from ..limits.blocks import Blocks, blocks_of
+from ..limits.blocks import BLOCKED, Blocks, any_available, blocks_of
 from ..models import Queue, StoppedRun
+from ..ojs.blocking import UNBLOCKED
 from ..ojs.states import JobState
 
 WINDOW = timedelta(seconds=1)
@@ -32,6 +33,34 @@ class Rules(NamedTuple):
     limited: list[str]
     blocks: Mapping[str, Blocks]
     closed: frozenset[str] = frozenset()
+
+
+class QueueState(NamedTuple):
+    """Whether a queue is paused or limited, and whether it has available jobs that are blocked, and others."""
+
+    is_restricted: bool
+    has_blocked: bool
+    has_unblocked: bool
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether a claim must look at the rules of the queue, or of its jobs."""
+        return self.is_restricted or self.has_blocked
+
+
+def columns_of_state(jobs: QuerySet[Any], queue: str, types: Sequence[str] | None) -> tuple[str, list[Any]]:
+    """Return the SQL of the columns of a `QueueState`, and its parameters: three index look-ups.
+
+    Unblocked jobs count if they have one of the ``types``; None means any.
+    """
+    condition, values = ("", []) if types is None else dialect_of(jobs).among(" AND type", types)
+    restricted = "paused_at IS NOT NULL OR concurrency_limit IS NOT NULL OR max_per_second IS NOT NULL"
+    columns = (
+        f"(SELECT 1 FROM {Queue._meta.db_table} WHERE name = %s AND ({restricted})) IS NOT NULL",
+        any_available(jobs, f"blocked_by {BLOCKED}"),
+        any_available(jobs, f"blocked_by = '{UNBLOCKED}'{condition}"),
+    )
+    return ", ".join(columns), [queue, queue, queue, *values]
 
 
 def rules_of(jobs: QuerySet[Any], queues: Collection[str], now: datetime) -> Rules:

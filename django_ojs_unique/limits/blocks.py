@@ -54,17 +54,13 @@ class Blocks(NamedTuple):
     partitions: bool
 
 
+BLOCKED = f"> '{UNBLOCKED}'"
 _KINDS = (f"= '{UNBLOCKED}'", f"= '{LIMITED}'", f"> '{FAIR}' AND blocked_by < '{PARTITIONS}'", f"> '{PARTITIONS}'")
 
 
 def blocks_of(jobs: QuerySet[Any], queues: Collection[str]) -> dict[str, Blocks]:
     """Return those of the queues in which available jobs are blocked: one index look-up for each, and four if so."""
-    # Ordered, so that PostgreSQL does not read the table until it meets such a row.
-    seen = (
-        f"(SELECT blocked_by FROM {jobs.model._meta.db_table} WHERE state = 'available' AND finished_at IS NULL"
-        " AND queue = %s AND blocked_by {} ORDER BY blocked_by, priority DESC, enqueued_at, id LIMIT 1) IS NOT NULL"
-    )
-    any_block, *each = map(seen.format, (f"> '{UNBLOCKED}'", *_KINDS))
+    any_block, *each = (any_available(jobs, f"blocked_by {kind}") for kind in (BLOCKED, *_KINDS))
     statement = f"SELECT {{}}, {', '.join(each)} WHERE {any_block}"
     found: dict[str, Blocks] = {}
     ordered, dialect = sorted(queues), dialect_of(jobs)
@@ -74,6 +70,15 @@ def blocks_of(jobs: QuerySet[Any], queues: Collection[str]) -> dict[str, Blocks]
         _, rows = execute(dialect, " UNION ALL ".join(map(statement.format, range(len(part)))), parameters)
         found |= {part[number]: Blocks(*map(bool, kinds)) for number, *kinds in rows}
     return found
+
+
+def any_available(jobs: QuerySet[Any], condition: str) -> str:
+    """Return the SQL that tells whether a queue, its first parameter, has such an available job: one index look-up."""
+    # Ordered, so that PostgreSQL does not read the table until it meets such a row.
+    return (
+        f"(SELECT blocked_by FROM {jobs.model._meta.db_table} WHERE state = 'available' AND finished_at IS NULL"
+        f" AND queue = %s AND {condition} ORDER BY blocked_by, priority DESC, enqueued_at, id LIMIT 1) IS NOT NULL"
+    )
 
 
 def blocks_with_slots(dialect: Dialect, queue: str, now: datetime, after: str) -> tuple[list[str], str | None]:

@@ -8,7 +8,7 @@ refuses a second job for it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -61,7 +61,8 @@ def tick(using: str, now: datetime) -> datetime | None:
     After a pause only the latest occurrence counts. Entries that only other programs declare are skipped. An entry
     whose lock is not free within the database's lock timeout stays due; the other entries go on.
     """
-    entries = due(using, now)
+    mine = names_of_mine(using)
+    entries = due(using, now, mine)
     for name in list(entries.values_list("name", flat=True)):
         try:
             starting_over(using, partial(_fire, entries.filter(name=name), now))
@@ -69,14 +70,14 @@ def tick(using: str, now: datetime) -> datetime | None:
             if not is_busy(error):
                 raise
             logger.warning("%s waits for what somebody else has locked: %s", name, error, extra={"cron_name": name})
-    upcoming = _mine(using).filter(next_run_at__gt=now).order_by("next_run_at")
+    upcoming = _mine(using, mine).filter(next_run_at__gt=now).order_by("next_run_at")
     moment: datetime | None = upcoming.values_list("next_run_at", flat=True).first()
     return moment
 
 
-def due(using: str, now: datetime) -> QuerySet[CronJob]:
-    """Select the entries for which `tick` enqueues a job."""
-    return _mine(using).filter(next_run_at__lte=now).order_by("next_run_at", "name")
+def due(using: str, now: Any, mine: Sequence[str]) -> QuerySet[CronJob]:
+    """Select the entries for which `tick` enqueues a job; ``mine``: see `names_of_mine`."""
+    return _mine(using, mine).filter(next_run_at__lte=now).order_by("next_run_at", "name")
 
 
 def owner_of(cron: Cron | None = None) -> str:
@@ -85,9 +86,14 @@ def owner_of(cron: Cron | None = None) -> str:
     return chosen or router.db_for_write(Job)
 
 
-def _mine(using: str) -> QuerySet[CronJob]:
+def names_of_mine(using: str) -> tuple[str, ...]:
+    """Return the names of the entries that the handlers of this process declare for a database."""
+    return tuple(name for each in registry.definitions() for name in _names_of(each, using))
+
+
+def _mine(using: str, names: Sequence[str]) -> QuerySet[CronJob]:
     """Select the enabled entries, without those that only other programs declare, and those of other databases."""
-    mine = Q(declared=False) | Q(name__in=[name for each in registry.definitions() for name in _names_of(each, using)])
+    mine = Q(declared=False) | Q(name__in=names)
     entries: QuerySet[CronJob] = CronJob.objects.using(using).filter(mine, enabled=True)
     return entries
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -13,9 +13,11 @@ from django.db import OperationalError, connections
 from django.db.models import QuerySet
 
 from ..db.transactions import is_busy, starting_over
+from ..execution.queue_rules import QueueState
 from ..ojs.states import TIMED, JobState
 from ..workflows.advance import advance_due, fail_deleted
 from . import cron, timers
+from .due import look
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
@@ -28,7 +30,7 @@ _scanned: dict[str, datetime] = {}
 
 
 def run_maintenance(jobs: QuerySet[Any], now: datetime, *, only: UUID | None = None, crons: bool = False) -> None:
-    """Do a worker's maintenance as of ``now``.
+    """Do a worker's maintenance as of ``now``; if nothing is due, that costs one statement.
 
     Promote due jobs, discard expired ones, rescue those with a lost lease, and advance workflows.
 
@@ -36,9 +38,30 @@ def run_maintenance(jobs: QuerySet[Any], now: datetime, *, only: UUID | None = N
     are due. Locked rows are skipped. If the database is busy, the maintenance is left for the next time, so that a
     client that only reads gets no error.
     """
-    rows = jobs if only is None else jobs.filter(pk=only)
+    if only is None:
+        maintained(jobs, now, {}, crons=crons)
+    else:
+        _maintain(jobs, now, only)
+
+
+def maintained(
+    jobs: QuerySet[Any], now: datetime, queues: Mapping[str, Sequence[str] | None], *, crons: bool = True
+) -> Mapping[str, QueueState]:
+    """Do `run_maintenance`; return the states of some queues after it, as `look` does, or none if the database is busy.
+
+    This is one statement if nothing is due.
+    """
+    seen = unless_busy(jobs.db, partial(look, jobs, now, queues))
+    if seen is None or not seen.calls_for_maintenance(now):
+        return {} if seen is None else seen.queues
     if crons:
         unless_busy(jobs.db, partial(cron.tick, jobs.db, now))
+    _maintain(jobs, now, None)
+    return look(jobs, now, queues).queues if queues else {}
+
+
+def _maintain(jobs: QuerySet[Any], now: datetime, only: UUID | None) -> None:
+    rows = jobs if only is None else jobs.filter(pk=only)
     unless_busy(jobs.db, partial(timers.rescue, rows, now))
     unless_busy(jobs.db, partial(timers.promote, jobs, now, only=only))
     unless_busy(jobs.db, partial(timers.expire, rows, now))

@@ -44,16 +44,16 @@ def promote_unseen(jobs: QuerySet[Any], now: datetime) -> int:
     return _in_batches(jobs, due, lambda rows: lifecycle.promote(rows, now))
 
 
-def late(jobs: QuerySet[Any], now: datetime) -> QuerySet[Any]:
+def late(jobs: QuerySet[Any], now: Any) -> QuerySet[Any]:
     """Select the waiting jobs whose ``expires_at`` has passed."""
     # No waiting job has finished; the condition is there so that the partial index is used.
     return jobs.filter(expired(now), finished_at=None).order_by("expires_at")
 
 
-def lost(jobs: QuerySet[Any]) -> QuerySet[Any]:
-    """Select the running jobs whose lease has expired by the database's clock."""
+def lost(jobs: QuerySet[Any], now: Any = None) -> QuerySet[Any]:
+    """Select the running jobs whose lease has expired, without ``now`` by the database's clock as the query runs."""
     # No running job has a `run_at`; the condition is there so that the index of both times is used.
-    expired = jobs.filter(state=JobState.ACTIVE, run_at=None, lease_expires_at__lt=DatabaseNow())
+    expired = jobs.filter(state=JobState.ACTIVE, run_at=None, lease_expires_at__lt=now or DatabaseNow())
     return expired.order_by("lease_expires_at")
 
 
@@ -82,12 +82,6 @@ def timed(jobs: QuerySet[Any]) -> QuerySet[Any]:
     """Select the scheduled and retryable jobs, the next due first."""
     # Only these jobs have a `run_at`. With a condition on the state, PostgreSQL may read the whole table.
     return jobs.filter(run_at__isnull=False).order_by("run_at")
-
-
-def next_due(jobs: QuerySet[Any]) -> datetime | None:
-    """Return when the next scheduled or retryable job is due, or None."""
-    moment: datetime | None = timed(jobs).values_list("run_at", flat=True).first()
-    return moment
 
 
 def _expire(rows: QuerySet[Any], now: datetime) -> int:

@@ -22,10 +22,10 @@ from ..db.dialects import dialect_of
 from ..db.session_limits import SessionLimits
 from ..db.transactions import is_busy, is_transient
 from ..maintenance import cron, superseded, timers
+from ..maintenance.due import Seen
 from ..maintenance.prune import prune
 from ..models import Event, SuppressedEnqueue, Workflow
 from ..reporting.activity import roll_up
-from ..worker.promoter import Seen
 from ..workflows.advance import advance_due, fail_deleted
 from . import heartbeat, hints
 from .outages import DATABASE_FAILED, Outages

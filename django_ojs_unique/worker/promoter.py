@@ -1,22 +1,17 @@
-"""Promoter: makes scheduled and retryable jobs available in time.
-
-One statement looks for all that a worker may have to do, so that an idle one asks for nothing else.
-"""
+"""Promoter: makes scheduled and retryable jobs available in time."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db.models import QuerySet
 
 from ..db.clock import database_now
-from ..db.locking import firsts
-from ..maintenance import cron, timers
-from ..ojs.states import JobState
-from ..workflows.tables import Tables
+from ..maintenance import timers
+from ..maintenance.due import Seen, look
 from .fronts import BLOCKS_PER_SECOND, LONGEST_SECONDS
 from .poller import Poller
 
@@ -48,28 +43,3 @@ class Promoter:
     def seconds_until(self, moment: datetime) -> float:
         """Return in how many seconds a job that is due at ``moment`` must be promoted."""
         return max(0.0, (moment - database_now(self._jobs.db)).total_seconds())
-
-
-class Seen(NamedTuple):
-    """What a look has found, and how many blocks it read, where the database tells.
-
-    ``due`` is when the next scheduled or retryable job is due. The others are the id of a job that is available, that
-    its worker has lost, that has expired, or whose end a workflow must count, and the name of a cron entry that is due.
-    """
-
-    due: datetime | None
-    available: Any
-    lost: Any
-    late: Any
-    ended: Any
-    cron: Any
-    blocks: int
-
-
-def look(jobs: QuerySet[Any], now: datetime) -> Seen:
-    """Look once."""
-    available = jobs.filter(state=JobState.AVAILABLE, finished_at=None).order_by("queue")
-    others = (available, timers.lost(jobs), timers.late(jobs, now), Tables.on(jobs.db).ended, cron.due(jobs.db, now))
-    due = timers.timed(jobs).values_list("run_at", flat=True)
-    found, blocks = firsts(due, *(rows.values_list("pk", flat=True) for rows in others))
-    return Seen._make([*found, blocks])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -21,27 +22,39 @@ from django.db.models import Q, QuerySet
 from .. import lifecycle
 from ..db.clock import database_now
 from ..db.dialects import dialect_of
-from ..db.locking import any_of
 from ..db.now import DatabaseNow
 from ..db.sizes import OF_A_JOB, bytes_of, fit, fitting
 from ..db.transactions import open_here, starting_over
-from ..execution.claim import claim
+from ..execution.claim import Claimed, claim
 from ..execution.errors import error_record, has_lost
 from ..execution.finalize import Finalized, announce_outcome, finalize
 from ..execution.leases import BEGUN, Claim, Lease, confirm, requeue_leased, within_time_limits
+from ..execution.queue_rules import QueueState
 from ..execution.run_result import RunResult
 from ..lifecycle import stopped
 from ..lifecycle.events import tell
 from ..limits.slots import forget_slots
-from ..maintenance.on_demand import fail_deleted_now_and_then, is_overdue, run_maintenance, unless_busy
+from ..maintenance.on_demand import (
+    fail_deleted_now_and_then,
+    is_overdue,
+    maintained,
+    run_maintenance,
+    unless_busy,
+)
 from ..models import StoppedRun
 from ..ojs.blocking import UNBLOCKED
 from ..ojs.states import JobState
-from ..signals import announce, job_started
+from ..signals import announce, job_completed, job_discarded, job_failed, job_started
 from ..workflows.advance import advance_due
 from .remote_worker import RemoteWorker
 
 logger = logging.getLogger("django_ojs_unique.worker")
+
+_JUDGED = (
+    "id", "type", "queue", "meta", "state", "attempt", "max_attempts", "run_at", "started_at", "finished_at",
+    "expires_at", "worker_id", "lease_token", "lease_expires_at", "awaited",
+)  # fmt: skip
+"""The fields by which a report about a job is judged, and those that every answer to it needs."""
 
 
 def fetch(
@@ -61,9 +74,11 @@ def fetch(
     Together the jobs have at most ``max_bytes``; but the first is claimed, however large. If others claim jobs at the
     same time, the jobs can have some bytes more.
     """
-    run_maintenance(jobs, now, crons=True)
     fail_deleted_now_and_then(jobs.db, now)
-    claims = _claims(jobs, queues, count=count, worker_id=worker_id, lease=lease, token=token, max_bytes=max_bytes)
+    states = maintained(jobs, now, queues)
+    claims = _claims(
+        jobs, queues, states, count=count, worker_id=worker_id, lease=lease, token=token, max_bytes=max_bytes
+    )
     taken: list[Any] = []
     try:
         for claimed in claims:
@@ -80,6 +95,7 @@ def fetch(
 def _claims(
     jobs: QuerySet[Any],
     queues: Mapping[str, Sequence[str] | None],
+    states: Mapping[str, QueueState],
     *,
     count: int,
     worker_id: str | None,
@@ -89,42 +105,41 @@ def _claims(
 ) -> Iterator[list[Any]]:
     """Claim for `fetch`; yield what was claimed from each queue."""
     taken = 0
-    for queue, types in queues.items():
+    for queue, state in states.items():
         if taken == count or (taken and max_bytes <= 0):
             break
-        available = jobs.filter(state=JobState.AVAILABLE, queue=queue, finished_at=None)
-        any_blocked = any_of(available.filter(blocked_by__gt=UNBLOCKED).order_by("blocked_by"))
-        waiting = (
-            available.filter(blocked_by=UNBLOCKED)
-            if types is None
-            else available.filter(blocked_by=UNBLOCKED, type__in=types)
-        )
-        waiting = waiting.order_by("-priority", "enqueued_at", "id")
-        least = 0 if taken else 1
-        if any_blocked:  # only the claim can tell which of the jobs are next
+        types, least = queues[queue], 0 if taken else 1
+        if state.has_blocked:  # only the claim can tell which of the jobs are next
             room = count - taken
-        elif count == 1:
-            room = int(any_of(waiting))
+        elif not state.has_unblocked or count == 1:
+            room = int(state.has_unblocked)
         else:
-            room, max_bytes = fitting(waiting, count - taken, max_bytes, least=least)
+            waiting = jobs.filter(state=JobState.AVAILABLE, queue=queue, finished_at=None, blocked_by=UNBLOCKED)
+            waiting = waiting if types is None else waiting.filter(type__in=types)
+            ordered = waiting.order_by("-priority", "enqueued_at", "id")
+            room, max_bytes = fitting(ordered, count - taken, max_bytes, least=least)
         if room:
-            claimed = _claim(jobs, queue, types=types, limit=room, worker_id=worker_id, lease=lease, token=token)
-            if any_blocked and count > 1:
+            known = None if state.has_rules else ()
+            wanted = {"types": types, "limit": room, "worker_id": worker_id, "lease": lease, "token": token}
+            claimed = _claim(jobs, queue, with_rules=known, **wanted)
+            if state.has_blocked and count > 1:
                 claimed, max_bytes = _within(jobs, claimed, max_bytes, least)
             # Only once for each attempt: a job that kills its worker at once looks the same as a client that has gone.
             if lost := [job for job in claimed if lease.unconfirmed and has_lost(job, job.attempt)]:
                 unless_busy(jobs.db, partial(confirm, jobs, lost))
-            whole = starting_over(jobs.db, partial(_read_again, jobs, claimed))
-            taken += len(whole)
-            yield whole
+            if lost or not (isinstance(claimed, Claimed) and claimed.are_as_stored):
+                claimed = starting_over(jobs.db, partial(_read_again, jobs, claimed))
+            taken += len(claimed)
+            yield list(claimed)
 
 
 def _claim(jobs: QuerySet[Any], queue: str, **options: Any) -> Sequence[Any]:
     """Claim from a queue; return nothing if other transactions block that for too long."""
+    fields = tuple(field.attname for field in jobs.model._meta.concrete_fields)
 
     def take() -> Sequence[Any]:
         # Each try reads the clock, as the one before it may have waited for locks.
-        return claim(jobs, queues=[queue], now=database_now(jobs.db), **options)
+        return claim(jobs, queues=[queue], now=database_now(jobs.db), fields=fields, **options)
 
     return unless_busy(jobs.db, take) or []
 
@@ -148,8 +163,7 @@ def ack(jobs: QuerySet[Any], id: UUID, *, holder: RemoteWorker, now: datetime, r
 
     Raises ``DoesNotExist``, and InvalidTransition for a job that is not active, or claimed by another worker.
     """
-    job = _as_holder(jobs, id, holder, now, lambda job: _finalize(jobs, RunResult(job, result=result, at=now)))
-    return _advanced(jobs, job)
+    return _end(jobs, id, holder, now, lambda job: RunResult(job, result=result, at=now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +181,11 @@ class Failure:
 def nack(jobs: QuerySet[Any], id: UUID, *, holder: RemoteWorker, now: datetime, failure: Failure) -> Any:
     """Let a claimed job run again, or discard it, by its retry policy; return it. Raises like `ack`."""
 
-    def fail(job: Any) -> None:
+    def failed(job: Any) -> RunResult:
         record = error_record(job, now=now, **failure.record)
-        gives_up = failure.retryable is False
-        _finalize(jobs, RunResult(job, error=record, error_types=failure.types, gives_up=gives_up, at=now))
+        return RunResult(job, error=record, error_types=failure.types, gives_up=failure.retryable is False, at=now)
 
-    return _advanced(jobs, _as_holder(jobs, id, holder, now, fail))
+    return _end(jobs, id, holder, now, failed)
 
 
 def requeue(jobs: QuerySet[Any], id: UUID, *, holder: RemoteWorker, now: datetime) -> Any:
@@ -262,6 +275,34 @@ def _stopped(jobs: QuerySet[Any], ids: Collection[UUID], holder: RemoteWorker) -
     return [(run.job_id, run.lease_token) for run in runs if holder.runs(run)]
 
 
+def _end(
+    jobs: QuerySet[Any], id: UUID, holder: RemoteWorker, now: datetime, result_of: Callable[[Any], RunResult]
+) -> Any:
+    """Finalize the run of a claimed job, then advance the workflows that wait for it; return the job."""
+
+    def finalize_locked(job: Any) -> None:
+        is_done = _finalize(jobs, result_of(job))
+        assert is_done, "the row is locked, and leased"
+
+    job = starting_over(jobs.db, partial(_finalize_unlocked, jobs, id, holder, now, result_of))
+    return _advanced(jobs, job or _as_holder(jobs, id, holder, now, finalize_locked))
+
+
+def _finalize_unlocked(
+    jobs: QuerySet[Any], id: UUID, holder: RemoteWorker, now: datetime, result_of: Callable[[Any], RunResult]
+) -> Any | None:
+    """Finalize a job that was read without a lock, as its lease token protects the change; return it as far as read.
+
+    Return None, and change nothing, if the worker may not finalize it, or if only a lock can tell.
+    """
+    job = dialect_of(jobs).get(id, _JUDGED)
+    if job is None or is_overdue(job, now) or holder.refusal(job) is not None:
+        return None
+    # It begins after that read: under REPEATABLE READ its snapshot must not be older than its locks.
+    with transaction.atomic(using=jobs.db) if _is_heard() else nullcontext():
+        return job if _finalize(jobs, result_of(job)) else None
+
+
 def _as_holder(
     jobs: QuerySet[Any], id: UUID, holder: RemoteWorker, now: datetime, act: Callable[[Any], None], *, ends: bool = True
 ) -> Any:
@@ -287,6 +328,23 @@ def _as_holder(
     return starting_over(jobs.db, step)
 
 
+def _lock(jobs: QuerySet[Any], id: UUID) -> Any:
+    dialect_of(jobs).take_write_lock()
+    return jobs.select_for_update().get(pk=id)
+
+
+def _finalize(jobs: QuerySet[Any], run: RunResult) -> bool:
+    """Finalize a run, and tell so in the same transaction; return False if its lease is lost, or its row locked."""
+    outcome = next((outcome for _, outcome in finalize(jobs, [run])), Finalized.REFUSED)
+    if outcome is not Finalized.REFUSED and _is_heard():
+        tell(jobs.db, [partial(announce_outcome, run, outcome, jobs.db)])
+    return outcome is not Finalized.REFUSED
+
+
+def _is_heard() -> bool:
+    return any(signal.receivers for signal in (job_completed, job_failed, job_discarded))
+
+
 def _advanced(jobs: QuerySet[Any], job: Any) -> Any:
     """Advance the workflows that wait for a job that has ended; return the job.
 
@@ -298,17 +356,6 @@ def _advanced(jobs: QuerySet[Any], job: Any) -> Any:
         except Exception:
             logger.exception("The workflow of job %s was not advanced; left for later.", job.pk)
     return job
-
-
-def _lock(jobs: QuerySet[Any], id: UUID) -> Any:
-    dialect_of(jobs).take_write_lock()
-    return jobs.select_for_update().get(pk=id)
-
-
-def _finalize(jobs: QuerySet[Any], run: RunResult) -> None:
-    ((_, outcome),) = finalize(jobs, [run])
-    assert outcome is not Finalized.REFUSED, "the row is locked, and leased"
-    tell(jobs.db, [partial(announce_outcome, run, outcome, jobs.db)])
 
 
 def _read_again(jobs: QuerySet[Any], claimed: Collection[Any]) -> list[Any]:

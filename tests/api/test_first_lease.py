@@ -18,11 +18,21 @@ ACK, NACK, HEARTBEAT = (f"/ojs/v1/workers/{what}" for what in ("ack", "nack", "h
 
 
 @pytest.fixture
-def waited(ojs, monkeypatch):
+def meanwhile(monkeypatch):
+    """Let something happen while a fetch waits, and wake the fetch."""
+
+    def meanwhile(act):
+        monkeypatch.setattr(waiting, "_rest", lambda seconds, rung, request: (act(), rung.set()))
+
+    return meanwhile
+
+
+@pytest.fixture
+def waited(ojs, meanwhile):
     """Let a fetch wait until a job is enqueued, or made available by ``then``; return the job as it was fetched."""
 
     def waited(then=None, fetch=None, **members):
-        monkeypatch.setattr(waiting, "_rest", lambda *_: (then or (lambda: ojs.enqueue(**members)))())
+        meanwhile(then or (lambda: ojs.enqueue(**members)))
         (job,) = ojs.fetch(worker_id="w1", wait=20, **(fetch or {}))
         return job
 
@@ -130,10 +140,10 @@ def test_its_holder_finalizes_the_job(ojs, waited, path):
     assert ojs.post(path, {"job_id": job["id"], "worker_id": "w1"}).status_code == 200
 
 
-def test_all_jobs_of_a_fetch_have_it(ojs, waited, monkeypatch):
+def test_all_jobs_of_a_fetch_have_it(ojs, meanwhile):
     for _ in range(3):
         Job.objects.enqueue("t", queue="elsewhere")
-    monkeypatch.setattr(waiting, "_rest", lambda *_: Job.objects.update(queue="default"))
+    meanwhile(lambda: Job.objects.update(queue="default"))
     before = timezone.now()
     jobs = ojs.fetch(wait=20, count=3)
     assert all(is_first(job, before) for job in jobs)

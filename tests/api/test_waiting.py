@@ -13,11 +13,13 @@ from asgiref.testing import ApplicationCommunicator
 from django.core.handlers.asgi import ASGIHandler
 from django.db import connection, connections, transaction
 from django.test import Client, RequestFactory
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique.api import waiting
 from django_ojs_unique.execution.leases import Lease
-from django_ojs_unique.maintenance.timers import next_due
+from django_ojs_unique.maintenance import on_demand
+from django_ojs_unique.maintenance.due import look
 from django_ojs_unique.models import Job, Queue
 from django_ojs_unique.worker import remote
 from tests.support.processes import PATIENCE, until
@@ -149,12 +151,11 @@ def test_a_fetch_is_handed_what_becomes_due_while_it_waits(never_look):
 def test_a_fetch_is_handed_what_became_due_just_after_its_last_look(never_look, monkeypatch):
     job = Job.objects.enqueue("t", delay=timedelta(hours=1)).job
 
-    def due_by_now(jobs):
-        past = timezone.now() - timedelta(minutes=1)
-        Job._base_manager.filter(pk=job.pk, state="scheduled").update(run_at=past)
-        return next_due(jobs)
+    def due_by_now(jobs, now):
+        Job._base_manager.filter(pk=job.pk, state="scheduled").update(run_at=now - timedelta(minutes=1))
+        return look(jobs, now)
 
-    monkeypatch.setattr(waiting, "next_due", due_by_now)
+    monkeypatch.setattr(waiting.due, "look", due_by_now)
     with fetching("default") as thread:
         pass
     assert [one.pk for one in thread.found] == [job.pk]
@@ -168,6 +169,28 @@ def test_a_fetch_sees_that_a_queue_was_resumed(monkeypatch):
     with fetching("default") as thread:
         until(lambda: thread.looks > 3, "it looked again")
         Queue.objects.resume("default")
+
+
+def test_one_fetch_looks_for_all_and_wakes_those_whose_queue_has_a_job_or_all_for_maintenance(monkeypatch):
+    monkeypatch.setattr(on_demand, "SCAN", timedelta(days=1))
+    on_demand.fail_deleted_now_and_then("default", timezone.now())
+    board, first, second = waiting._Switchboard("default"), Event(), Event()
+    board.add(first, ["a"])
+    board.add(second, ["b"])
+    with CaptureQueriesContext(connection) as queries:
+        left = [board.look(Job.objects.all(), FOREVER) for _ in range(2)]
+    assert len(queries) == 1
+    assert FOREVER - PATIENCE < min(left) <= max(left) <= FOREVER
+    Job.objects.enqueue("t", queue="b")
+    job = Job.objects.enqueue("t", queue="a", scheduled_at=timezone.now() + timedelta(hours=1)).job
+    assert board.look(Job.objects.all(), FOREVER) > FOREVER - PATIENCE
+    assert (first.is_set(), second.is_set()) == (False, False)
+    board.look(Job.objects.all(), 0)
+    assert (first.is_set(), second.is_set()) == (False, True)
+    assert 0 < board.look(Job.objects.all(), FOREVER) <= 3600
+    Job._base_manager.filter(pk=job.pk).update(run_at=timezone.now() - timedelta(hours=1))
+    assert board.look(Job.objects.all(), 0) <= waiting.DUE_POLL
+    assert first.is_set()
 
 
 @postgresql

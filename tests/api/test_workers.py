@@ -8,6 +8,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from django_ojs_unique.db.dialects import dialect_of
+from django_ojs_unique.maintenance import on_demand
 from django_ojs_unique.models import CronJob, Job, Queue, WorkerProcess
 from django_ojs_unique.ojs.cron import Cron
 from django_ojs_unique.ojs.moments import milliseconds
@@ -123,6 +125,21 @@ def test_a_fetch_that_finds_nothing_writes_nothing(ojs):
     assert not [query["sql"] for query in queries if not query["sql"].startswith("SELECT")]
 
 
+def test_a_fetch_looks_once_and_what_it_reads_of_a_job_costs_no_further_statement(ojs, monkeypatch):
+    ojs.fetch()  # which looks for deleted jobs
+    monkeypatch.setattr(on_demand, "SCAN", HOUR)
+    sent = {}
+    for what in ("empty", "elsewhere", "full"):
+        if what != "empty":
+            ojs.enqueue(queue="other" if what == "elsewhere" else "default")
+        with CaptureQueriesContext(connection) as queries:
+            jobs = ojs.fetch("default", "unknown")
+        sent[what] = sum("django_ojs_unique" in query["sql"] for query in queries)
+    assert len(jobs) == 1
+    assert (sent["empty"], sent["elsewhere"]) == (1, 1)
+    assert sent["full"] == 2 or not dialect_of(Job.objects.all()).claims_at_once
+
+
 @pytest.mark.slow
 def test_a_lease_is_as_long_as_the_fetch_says_or_the_job_or_the_setting(ojs, settings):
     settings.OJS_UNIQUE = {"API": {"LEASE": "PT5M"}}
@@ -181,6 +198,17 @@ def test_an_ack_completes_the_job_and_keeps_its_result_as_it_is(ojs, held, state
     }
     assert (shown["state"], shown["result"]) == ("completed", result)
     assert type(shown["result"]) is type(result)
+
+
+@pytest.mark.skipif("connection.vendor != 'postgresql'", reason="elsewhere no statement completes a job")
+def test_an_ack_is_a_read_and_a_write_where_nobody_listens(ojs, held, monkeypatch):
+    job = held()
+    for signal in (job_completed, job_failed, job_discarded):
+        monkeypatch.setattr(signal, "receivers", [])
+    with CaptureQueriesContext(connection) as queries:
+        assert ojs.post(ACK, {"job_id": job["id"]}).status_code == 200
+    authentication = 2
+    assert [query["sql"].split()[0] for query in queries][authentication:] == ["SELECT", "UPDATE"]
 
 
 def test_a_job_may_be_acknowledged_without_a_result(ojs, held, state):

@@ -123,6 +123,8 @@ def test_a_row_is_read_as_django_reads_it(row):
             assert fast.get_deferred_fields() == plain.get_deferred_fields()
             assert (fast._state.adding, fast._state.db) == (plain._state.adding, plain._state.db)
             assert [without_state(one) for one in UnreadRows(reader, [raw, raw])] == [without_state(plain)] * 2
+        assert without_state(dialect_of(rows).get(job.pk, NEEDED)) == without_state(plain)
+        assert dialect_of(rows).get(uuid4(), NEEDED) is None
         transaction.set_rollback(True)
 
 

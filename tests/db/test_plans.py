@@ -15,7 +15,7 @@ from django_ojs_unique.limits.blocks import Blocks, blocks_of
 from django_ojs_unique.limits.candidates import AvailableJobs
 from django_ojs_unique.limits.slots import Slots
 from django_ojs_unique.limits.waiting import RoundRobin, Waiting, look
-from django_ojs_unique.maintenance import superseded, timers
+from django_ojs_unique.maintenance import due, superseded, timers
 from django_ojs_unique.models import Job, LimitPartition
 from django_ojs_unique.worker.queues import waiting_queues
 from tests.support.jobs import ALL_STATES, LEASE, attempt, enqueue
@@ -138,12 +138,13 @@ def running(jobs, now):
 
 MAINTENANCE = {
     "promote": (timers.promote_unseen, "ojs_job_timer"),
-    "next": (lambda jobs, now: timers.next_due(jobs), "ojs_job_timer"),
+    "next": (lambda jobs, now: timers.timed(jobs).first(), "ojs_job_timer"),
     "superseded": (superseded.promote, "ojs_job_timer"),
     "rescue": (timers.rescue, "ojs_job_timer"),
     "expire": (timers.expire, "ojs_job_expiry"),
     "queues": (lambda jobs, now: waiting_queues(jobs), "ojs_job_live"),
     "blocks": (lambda jobs, now: blocks_of(jobs, ["q1"]), "ojs_job_live"),
+    "due": (lambda jobs, now: due.look(jobs, now, {"q1": None, "q2": ["t"]}), "ojs_job_timer"),
     "slots": (
         lambda jobs, now: look(AvailableJobs(jobs, now), {"q1": Blocks(*[True] * 4)}, 5, RoundRobin()),
         "ojs_job_live",

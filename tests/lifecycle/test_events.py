@@ -294,6 +294,17 @@ def test_a_lost_lease_whose_event_cannot_be_written_is_left_for_the_next_time(mo
     assert told()[-1][0] == "job.failed"
 
 
+def test_an_ack_whose_event_cannot_be_written_changes_nothing(monkeypatch):
+    held, holder = Job.objects.enqueue("t").job, RemoteWorker("1", worker_id="w")
+    now, options = timezone.now(), {"worker_id": "w", "lease": Lease(PAST), "token": new_token(holder.account)}
+    remote.fetch(Job.objects.all(), {"default": None}, count=1, now=now, **options)
+    monkeypatch.setattr(events, "dialect_on", Failing)
+    with pytest.raises(Exception, match="nothing"):
+        remote.ack(Job.objects.all(), held.pk, holder=holder, now=now)
+    held.refresh_from_db()
+    assert held.state == "active"
+
+
 @pytest.mark.slow
 def test_a_receiver_whose_query_fails_keeps_no_lost_lease_from_being_taken_back():
     lost = Job.objects.enqueue("t").job

@@ -16,6 +16,7 @@ from django_ojs_unique.db.clock import database_now
 from django_ojs_unique.db.dialects import dialect_of
 from django_ojs_unique.execution import claim_limited
 from django_ojs_unique.execution.leases import Lease
+from django_ojs_unique.maintenance.on_demand import maintained
 from django_ojs_unique.models import Job, LimitPartition, Queue, Slot
 from django_ojs_unique.worker import remote
 from tests.support.limits import LEASE, enqueue, take
@@ -88,7 +89,13 @@ def test_the_rate_of_a_queue(limit, monkeypatch):
 
 def test_a_fetch_counts_from_the_end_of_the_maintenance_before_it(monkeypatch):
     ended_at: list[datetime] = []
-    monkeypatch.setattr(remote, "run_maintenance", lambda *a, **options: ended_at.append(database_now("default")))
+
+    def maintain(*args: Any) -> Any:
+        states = maintained(*args)
+        ended_at.append(database_now("default"))
+        return states
+
+    monkeypatch.setattr(remote, "maintained", maintain)
     enqueue(1, RATE)
     wanted: dict[str, Any] = {"count": 1, "worker_id": "w", "lease": Lease(LEASE), "now": database_now("default")}
     assert len(remote.fetch(Job.objects.all(), {"default": None}, **wanted)) == 1

@@ -25,12 +25,12 @@ from django_ojs_unique.execution.leases import extend, requeue
 from django_ojs_unique.execution.queue_rules import queues_with_rules
 from django_ojs_unique.execution.run_result import RunResult
 from django_ojs_unique.maintenance import cron, superseded, timers
+from django_ojs_unique.maintenance.due import look
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import CronJob, Job
 from django_ojs_unique.reporting import bounded, queues
 from django_ojs_unique.unique.policy import UniquePolicy
 from django_ojs_unique.worker.fronts import Fronts
-from django_ojs_unique.worker.promoter import look
 from django_ojs_unique.worker.queues import waiting_queues
 from django_ojs_unique.workflows.advance import advance_due
 from tests.support.rows import insert
@@ -376,6 +376,7 @@ OPERATIONS: dict[str, Callable[[], Callable[[], Any]]] = {
         superseded.promote, state="retryable", unique={"on_retry": "discard", "keys": ["type", "args"]}, **_PAST
     ),
     "look": _upkeep(look, state="scheduled", **_PAST),
+    "look for queues": _upkeep(lambda jobs, now: look(jobs, now, dict.fromkeys(QUEUES)), state="scheduled", **_PAST),
     "rescue 5": _upkeep(timers.rescue, state="active", attempt=1, lease_token=uuid4, lease_expires_at=_ago),
     "expire 5": _upkeep(timers.expire, expires_at=_ago),
     "prune nothing": lambda: lambda: prune(Job.objects.all(), timezone.now() - timedelta(days=60)),

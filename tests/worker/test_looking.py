@@ -10,10 +10,12 @@ from django.utils import timezone
 
 from django_ojs_unique import group, job
 from django_ojs_unique.lifecycle import write
+from django_ojs_unique.maintenance.due import look
+from django_ojs_unique.maintenance.on_demand import run_maintenance
 from django_ojs_unique.models import CronJob, Job, WorkerProcess, Workflow
 from django_ojs_unique.worker import fronts, housekeeper, poller, promoter
 from django_ojs_unique.worker.housekeeper import Housekeeper
-from django_ojs_unique.worker.promoter import Promoter, look
+from django_ojs_unique.worker.promoter import Promoter
 from django_ojs_unique.worker.queues import QueueFilter
 from tests.support import growth
 from tests.support.background import working
@@ -146,6 +148,31 @@ def fire():
     CronJob.objects.create(name="c", type="t", expression="0 0 1 1 *", options={"queue": "elsewhere"})
     CronJob.objects.update(next_run_at=timezone.now() - HOUR)
     return CronJob.objects.filter(next_run_at__gt=timezone.now()).exists
+
+
+def fall_due():
+    later = Job.objects.enqueue("t", queue="elsewhere", scheduled_at=timezone.now() + HOUR).job
+    write(Job.objects.filter(pk=later.pk), run_at=timezone.now() - HOUR)
+    return Job.objects.filter(state="available").exists
+
+
+@pytest.mark.parametrize("happens", [lose, expire, end, fire, fall_due])
+def test_each_of_these_alone_is_done_by_who_asks_while_no_worker_runs(happens):
+    run_maintenance(Job.objects.all(), timezone.now(), crons=True)
+    is_done = happens()
+    run_maintenance(Job.objects.all(), timezone.now(), crons=True)
+    assert is_done()
+
+
+def test_a_look_is_about_its_own_time_and_about_the_handlers_of_its_time(handlers):
+    late = Job.objects.enqueue("t", expires_at=timezone.now() + HOUR).job
+    found = [look(Job.objects.all(), timezone.now() + ahead).late for ahead in (-HOUR, 2 * HOUR, -HOUR)]
+    assert found == [None, late.pk, None]
+    CronJob.objects.create(name="c", type="c", expression="0 0 1 1 *", declared=True)
+    CronJob.objects.update(next_run_at=timezone.now() - HOUR)
+    assert look(Job.objects.all(), timezone.now()).cron is None  # another program declares it
+    job("c", cron="0 0 1 1 *")(lambda: None)
+    assert look(Job.objects.all(), timezone.now()).cron == "c"
 
 
 @pytest.mark.parametrize("happens", [lose, expire, end, fire])
