@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import date
 
-from tests.tiers import AT_RELEASE, IN_CI, ONE_DATABASE
+from tests.tiers import AT_RELEASE, IN_CI, ONE_DATABASE, files
 
 TRACED = bool(os.environ.get("OJS_TEST_COVERAGE"))
 NO_WAIT_FOR_THE_DISK = "-c synchronous_commit=off"
@@ -48,9 +48,9 @@ def main() -> int:
     with postgres() if "PostgreSQL" in names else nullcontext() as postgres_url:
         urls = {"PostgreSQL": postgres_url, "MariaDB": mariadb_url, "SQLite": None}
         codes = []
-        for options, traced in rounds(extent) if "-m" not in for_pytest else [([], TRACED)]:
+        for options, traced in rounds(extent, for_pytest) if "-m" not in for_pytest else [([], TRACED)]:
             command = [sys.executable, *(COVERAGE if traced else []), *PYTEST, *options, *for_pytest]
-            parts = [(name, paths) for name in names for paths in halves(name, for_pytest)]
+            parts = [(name, paths) for name in names for paths in halves(name, [*options, *for_pytest])]
             suites = [
                 Suite(name, urls[name], [*command, *paths], is_first=(name, paths) == parts[0], names=names)
                 for name, paths in parts
@@ -59,7 +59,7 @@ def main() -> int:
         return max((code for code in codes if code != NOTHING_RAN), default=NOTHING_RAN)
 
 
-def rounds(extent: argparse.Namespace) -> Iterator[tuple[list[str], bool]]:
+def rounds(extent: argparse.Namespace, for_pytest: list[str]) -> Iterator[tuple[list[str], bool]]:
     """Yield pytest's options for each round of suites, one after the other, and whether it is measured for coverage."""
     usual = [f"not {marker}" for marker in [*AT_RELEASE, "torture"]]
     if not (extent.all or extent.rest):
@@ -70,16 +70,22 @@ def rounds(extent: argparse.Namespace) -> Iterator[tuple[list[str], bool]]:
         usual += [f"({' or '.join(IN_CI)})"]
     yield ["-m", " and ".join(usual)], TRACED
     if extent.all or extent.rest:
-        yield ["-m", " and ".join(["torture", *(f"not {marker}" for marker in AT_RELEASE)])], TRACED
+        chosen = " and ".join(["torture", *(f"not {marker}" for marker in AT_RELEASE)])
+        find = (lambda marker: []) if name_paths(for_pytest) else files
+        yield ["-m", chosen, *find("torture")], TRACED
         if TRACED:
-            yield ["-m", "interrupts and not torture"], False
+            yield ["-m", "interrupts and not torture", *find("interrupts")], False
 
 
-def halves(name: str, for_pytest: list[str]) -> list[list[str]]:
+def halves(name: str, options: list[str]) -> list[list[str]]:
     """Return the paths of each process: SQLite has two, as only it runs what is the same on every database."""
-    if name != "SQLite" or any(os.path.exists(argument.partition("::")[0]) for argument in for_pytest):
+    if name != "SQLite" or name_paths(options):
         return [[]]
     return [[f"--ignore={path}" for path in ONE_DATABASE], [*ONE_DATABASE]]
+
+
+def name_paths(options: list[str]) -> bool:
+    return any(os.path.exists(option.partition("::")[0]) for option in options)
 
 
 @contextmanager

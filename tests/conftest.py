@@ -74,7 +74,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Deselect what is the same on every database, but on SQLite."""
     if connection.vendor != "sqlite":
         same = [item for item in items if _knows_no_database(item.path, config) and not item.get_closest_marker(EVERY)]
-        items[:] = [item for item in items if item not in {*same}]
+        left_out = {*same}
+        items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=same)
 
 

@@ -41,7 +41,7 @@ DJANGOS_OWN = {
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests of this folder; where they cannot run, let one of them say so for all."""
-    here = [item for item in items if Path(__file__).parent in item.path.parents]
+    here = [item for item in items if item.path.parent == Path(__file__).parent]
     for item in here:
         item.add_marker(pytest.mark.browser)
     if here and (missing := _missing()):

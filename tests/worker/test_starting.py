@@ -30,6 +30,7 @@ def outage(transactional_db):
     proxy.close()
 
 
+@pytest.mark.every_database
 @has_a_server
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_worker_that_starts_during_an_outage_says_so_waits_and_works(place, outage, processes):
@@ -44,6 +45,7 @@ def test_a_worker_that_starts_during_an_outage_says_so_waits_and_works(place, ou
     assert worker.stop() == 0
 
 
+@pytest.mark.every_database
 @has_a_server
 @pytest.mark.parametrize("options", [["--drain"], ["--wait-for-database", "0"], ["--wait-for-database", "0.6"]])
 def test_the_wait_has_an_end_and_the_exit_code_is_one(place, outage, options):
@@ -53,6 +55,7 @@ def test_the_wait_has_an_end_and_the_exit_code_is_one(place, outage, options):
     assert (WAITS in worker.output) == (options[-1] == "0.6")
 
 
+@pytest.mark.every_database
 @has_a_server
 def test_what_cannot_work_is_refused_before_the_wait(place, outage):
     worker = place.runworker("--reload", "--drain", "--wait-for-database", "1000", outage=outage)
@@ -61,6 +64,7 @@ def test_what_cannot_work_is_refused_before_the_wait(place, outage):
     assert WAITS not in worker.output
 
 
+@pytest.mark.every_database
 @has_a_server
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_that_waits_for_its_database_stops_when_asked(place, outage, number):
@@ -71,6 +75,7 @@ def test_a_worker_that_waits_for_its_database_stops_when_asked(place, outage, nu
     assert "Traceback" not in worker.output
 
 
+@pytest.mark.every_database
 @has_a_server
 def test_a_wrong_password_or_role_is_said_at_once_and_ends_it_after_the_wait(place):
     class Nobody:

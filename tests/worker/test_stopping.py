@@ -141,6 +141,7 @@ def test_killed_workers_cost_no_attempt_that_did_not_begin(place, type):
     assert any(len(row.errors) == 2 and begun[row.pk] == 1 for row in Job.objects.all())
 
 
+@pytest.mark.every_database
 def test_a_worker_without_its_table_exits_with_1(place):
     table = Job._meta.db_table
     with connection.schema_editor() as editor:
@@ -152,6 +153,7 @@ def test_a_worker_without_its_table_exits_with_1(place):
             editor.alter_db_table(Job, f"{table}_away", table)
 
 
+@pytest.mark.every_database
 def test_a_worker_stops_when_asked_during_an_outage_and_its_job_returns_with_its_lease(place, outage):
     worker = place.rescuing_nobody("--shutdown-timeout", "0.5", outage=outage)
     job = enqueue("hold.shortly")
@@ -167,6 +169,7 @@ def test_a_worker_stops_when_asked_during_an_outage_and_its_job_returns_with_its
     assert place.wait_for_state(job, state="completed").attempt == 2
 
 
+@pytest.mark.every_database
 def test_a_result_from_an_outage_is_written_after_it(place, outage):
     job = enqueue()
     worker = place.runworker(outage=outage)
@@ -182,6 +185,7 @@ def test_a_result_from_an_outage_is_written_after_it(place, outage):
     assert place.wait_for_state(job, state="completed").attempt == 1
 
 
+@pytest.mark.every_database
 def test_an_idle_worker_survives_an_outage_and_takes_the_next_job(place, outage):
     place.wait_for_state(enqueue("quick"), state="available")
     worker = place.runworker(outage=outage)
