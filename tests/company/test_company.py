@@ -21,7 +21,7 @@ from .sequences import Call, play, replay, shrunk
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-SEQUENCES = int(os.environ.get("OJS_COMPANY_SEQUENCES", "60"))
+SEQUENCES = int(os.environ.get("OJS_COMPANY_SEQUENCES", "30"))
 SEED = os.environ.get("OJS_TORTURE_SEED", f"{date.today()}")
 
 

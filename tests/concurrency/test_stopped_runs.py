@@ -22,9 +22,10 @@ from django_ojs_unique.worker import Worker
 from tests.limits.test_torture import peak
 from tests.support.processes import Parent, until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.torture]
 
-PROCESSES, KEYS, ROUNDS = 3, 3, 40
+PROCESSES, KEYS = 3, 3
+ROUNDS = 16 * int(os.environ.get("OJS_TORTURE_ROUNDS", "1"))
 LEASE = timedelta(seconds=3)
 
 

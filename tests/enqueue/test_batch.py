@@ -58,7 +58,7 @@ EACH = {"keys": ["type", "args"]}
 IGNORE, REPLACE = {"on_conflict": "ignore"}, {"on_conflict": "replace"}
 NOON = datetime(2026, 2, 12, 12, 30, tzinfo=UTC)
 PART = 1000
-EXAMPLES = int(os.environ.get("OJS_BATCH_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("OJS_BATCH_EXAMPLES", "20"))
 
 
 def numbered(count: int, **options: Any) -> list[dict[str, Any]]:

@@ -73,9 +73,10 @@ def test_an_explanation_shows_the_end_of_each_window(clock):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", list(map(str, OnConflict)))
-@pytest.mark.parametrize("state", [None, *ALL_STATES])
+@pytest.mark.parametrize(
+    ("state", "replace_active"), [("active", False), *((state, True) for state in [None, *ALL_STATES])]
+)
 @pytest.mark.parametrize("listed", [True, False])
-@pytest.mark.parametrize("replace_active", [True, False])
 def test_what_an_explanation_says_is_what_an_enqueue_then_does(state, listed, strategy, replace_active, settings):
     settings.OJS_UNIQUE = {"REPLACE_ACTIVE": replace_active}
     if state:

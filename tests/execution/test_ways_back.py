@@ -21,6 +21,7 @@ from django_ojs_unique.models import Job
 from django_ojs_unique.unique.presets import resque_uniqueue
 from django_ojs_unique.worker import remote
 from django_ojs_unique.worker.remote_worker import RemoteWorker, new_token
+from tests.support.covering import covering
 from tests.support.jobs import fresh, row
 
 pytestmark = pytest.mark.django_db
@@ -120,9 +121,7 @@ def claim(take: Any) -> Callable[[], list[Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("attempt", [1, 3])
+@pytest.mark.parametrize(("verb", "way", "attempt"), covering(VERBS, WAYS, [1, 3]))
 def test_no_further_run_holds_through_every_way_back(verb: str, way: str, attempt: int, claim: Any) -> None:
     enqueue, act, state = VERBS[verb]
     it = enqueue()
@@ -235,9 +234,7 @@ def comes_back(claim: Any) -> Callable[..., str]:
     return comes_back
 
 
-@pytest.mark.parametrize("way", BEGUN)
-@pytest.mark.parametrize("before", [None, *CLAIMED_ONLY])
-@pytest.mark.parametrize("after", [None, *CLAIMED_ONLY])
+@pytest.mark.parametrize(("way", "before", "after"), covering(BEGUN, [None, *CLAIMED_ONLY], [None, *CLAIMED_ONLY]))
 def test_a_job_that_has_begun_expires_no_more_however_often_it_comes_back(
     way: str, before: str, after: str, comes_back: Any
 ) -> None:

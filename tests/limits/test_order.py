@@ -24,7 +24,7 @@ from django_ojs_unique.execution.run_result import RunResult
 from django_ojs_unique.limits import slots, waiting
 from django_ojs_unique.models import Job, LimitOverride, LimitPartition, Slot
 
-EXAMPLES = int(os.environ.get("OJS_LIMIT_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("OJS_LIMIT_EXAMPLES", "10"))
 CUSTOMER, TENANT, TYPE = "args.customer", "meta.tenant", "type"
 
 

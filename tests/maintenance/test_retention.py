@@ -26,7 +26,7 @@ from tests.support.rows import insert_all
 pytestmark = pytest.mark.django_db
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-ROUNDS = 4 * int(os.environ.get("OJS_TORTURE_ROUNDS", "1"))
+ROUNDS = 2 * int(os.environ.get("OJS_TORTURE_ROUNDS", "1"))
 NOTHING = Pruned()
 EVERY_STATE = [str(state) for state in JobState]
 COUNTS_COMPLETED = {"keys": ["type", "args"], "states": ["available", "active", "completed"], "on_conflict": "ignore"}
@@ -429,7 +429,7 @@ def enqueue_all(order: int, number: int) -> list[tuple[int, Any, bool]]:
     return answers
 
 
-@pytest.mark.slow
+@pytest.mark.torture
 @pytest.mark.django_db(transaction=True)
 def test_many_pruners_and_enqueues_open_no_window_and_lose_nothing() -> None:
     before: dict[tuple[int, int], Any] = {}

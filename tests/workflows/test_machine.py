@@ -21,7 +21,7 @@ from tests.support.workflows import advance, audit, dying
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
-EXAMPLES = int(os.environ.get("OJS_WORKFLOW_EXAMPLES", "20"))
+EXAMPLES = int(os.environ.get("OJS_WORKFLOW_EXAMPLES", "10"))
 """How many random histories to try."""
 KEYS = {"keys": ["type", "args"]}
 STRATEGIES: list[Any] = [None, None, *({**KEYS, "on_conflict": name} for name in ("ignore", "replace", "reject"))]
