@@ -7,10 +7,12 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlparse
 from django.contrib.auth.models import Permission
 from django.contrib.contenttypes.models import ContentType
 from django.db import connection, connections, transaction
@@ -41,6 +43,8 @@ hypothesis_settings.register_profile("suite", unhurried, derandomize=True)
 hypothesis_settings.load_profile("suite")
 
 logging.getLogger("django_ojs_unique.enqueue").setLevel(logging.ERROR)  # most tests do without handlers
+# Django parses the SQL of a table for each look at its constraints on SQLite: a tenth of a second, always the same.
+sqlparse.parse = cache(sqlparse.parse)
 # A shell makes a background process ignore Ctrl-C. The processes that the tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
