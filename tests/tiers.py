@@ -22,6 +22,7 @@ ONE_DATABASE = (
     "tests/browser/",
     "tests/checks/",
     "tests/contrib/",
+    "tests/enqueue/test_bad_input.py",
     "tests/handlers/",
     "tests/management/",
     "tests/model/",

@@ -75,6 +75,7 @@ def test_a_type_outside_its_pattern_is_refused(type, said):
 
 
 @pytest.mark.parametrize("type", ["t", "email.send", "a-b_c.d0", "a" * 255, "x." * 127 + "x"])
+@pytest.mark.every_database
 def test_a_type_inside_its_pattern_is_accepted(type):
     assert Job.objects.enqueue(type).job.type == type
 
@@ -105,6 +106,7 @@ def test_a_queue_outside_its_pattern_is_refused(queue, said):
 
 
 @pytest.mark.parametrize("queue", ["q", "0", "a.b-c.9", "q" * 128])
+@pytest.mark.every_database
 def test_a_queue_inside_its_pattern_is_accepted(queue):
     assert Job.objects.enqueue("t", queue=queue).job.queue == queue
 
@@ -150,6 +152,7 @@ def test_args_nested_too_deeply_are_refused(levels):
 
 
 @pytest.mark.parametrize("levels", [33, 99])
+@pytest.mark.every_database
 def test_args_nested_deeply_are_stored_as_they_are(levels):
     job = Job.objects.enqueue("t", nested(levels), unique={"keys": ["args"]}).job
     assert Job.objects.get(pk=job.pk).args == nested(levels)
@@ -201,6 +204,7 @@ def test_a_moment_that_is_no_aware_datetime_in_the_calendar_is_refused(field, mo
 
 
 @pytest.mark.parametrize("moment", [datetime(1000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)])
+@pytest.mark.every_database
 def test_the_ends_of_the_calendar_are_stored_as_they_are(moment):
     job = Job.objects.enqueue("t", scheduled_at=moment).job
     assert Job.objects.get(pk=job.pk).scheduled_at == moment
@@ -372,6 +376,7 @@ def test_options_are_named():
     "unique", [None, {}, {"on_conflict": "replace"}, {"keys": ["args"]}, {"on_conflict": "ignore"}]
 )
 @pytest.mark.parametrize("as_text", [True, False])
+@pytest.mark.every_database
 def test_an_id_that_is_taken_is_refused_and_the_callers_transaction_stays_usable(unique, as_text):
     taken = uuid4()
     Job.objects.enqueue("other", {"n": 1}, id=taken)
@@ -389,6 +394,7 @@ def test_an_id_that_is_taken_is_refused_and_the_callers_transaction_stays_usable
 
 @pytest.mark.parametrize("strategy", ["replace", "replace_except_schedule"])
 @pytest.mark.parametrize("same", [True, False], ids=["the-duplicates-own-id", "another-id"])
+@pytest.mark.every_database
 def test_a_replacement_under_a_taken_id_replaces_nothing(strategy, same):
     duplicate = Job.objects.enqueue("t", unique={}).job
     other = Job.objects.enqueue("other").job
