@@ -94,7 +94,8 @@ class Option:
 
 
 def _choice(choices: type[StrEnum]) -> Kind:
-    return Kind(choices=tuple(map(str, choices)))  # `JobKey` reads them
+    known = tuple(map(str, choices))  # `JobKey` reads them
+    return Kind(choices=known, schema={"type": "string", "enum": list(known)})
 
 
 def _text(longest: int) -> Kind:
@@ -126,7 +127,7 @@ OBJECT = Kind(json_object)
 TAGS = Kind(tag_list, schema={"type": "array", "items": {"type": "string"}})
 FLAG = Kind(flag, schema={"type": "boolean"})
 ID = Kind(uuid)
-KEY = Kind()
+KEY = Kind(schema={"type": "string", "minLength": 1, "maxLength": names.LONGEST_KEY})
 """`JobKey` reads it."""
 
 
@@ -252,14 +253,29 @@ class EnqueueOptions(SharedOptions, total=False):
     tags: Annotated[
         Collection[str], Option(TAGS, "A list of strings.", default=(), column="tags", wire=("tags",), copied=True)
     ]
-    key: Annotated[str | None, Option(KEY, "Your name for the job, instead of a policy.", column="key", decides=True)]
+    key: Annotated[
+        str | None,
+        Option(KEY, "Your name for the job, instead of a policy.", column="key", wire=("key",), decides=True),
+    ]
     key_mode: Annotated[
         KeyMode | str,
-        Option(_choice(KeyMode), "What to do while another job holds the key.", default=KeyMode.REPLACE, decides=True),
+        Option(
+            _choice(KeyMode),
+            "What to do while another job holds the key.",
+            default=KeyMode.REPLACE,
+            wire=("key_mode",),
+            decides=True,
+        ),
     ]
     key_scope: Annotated[
         KeyScope | str,
-        Option(_choice(KeyScope), "Among which jobs the key is unique.", default=KeyScope.TYPE, decides=True),
+        Option(
+            _choice(KeyScope),
+            "Among which jobs the key is unique.",
+            default=KeyScope.TYPE,
+            wire=("key_scope",),
+            decides=True,
+        ),
     ]
     id: Annotated[UUID | str | None, Option(ID, "A UUID; by default a new UUIDv7.", column="id", repeats=False)]
 

@@ -20,6 +20,7 @@ from ..enqueue.results import EnqueueResult
 from ..exceptions import OJSError
 from ..models import CronJob, Job, WorkerProcess, Workflow, WorkflowMember
 from ..ojs.names import QUEUE
+from ..unique.keys import KeyScope
 from ..workflows.tables import below
 from .wire.enqueue import EnqueueBody
 from .wire.envelope import show_accepted, show_slim
@@ -59,12 +60,15 @@ def demand_request(request: Request, wanted: Enqueue) -> None:
     """Refuse an enqueue whose request is valid."""
     if settings.api["AUTHORIZE"] is not None:
         demand(request, "enqueue", *_place(wanted))
+        if wanted.key is not None and wanted.key_scope == KeyScope.GLOBAL:
+            demand(request, "enqueue", None, None)  # it can rewrite a job of any queue and type
 
 
 def demand_cron(request: Request, definition: Mapping[str, Any]) -> None:
     """Refuse to define a periodic job that the caller could not enqueue itself. Raises like `demand_enqueue`."""
-    queue = definition["options"].get("queue")
-    demand_request(request, Enqueue(definition["type"], queue=queue, elsewhere=True))
+    options = definition["options"]
+    asked = {name: options[name] for name in ("queue", "key", "key_scope") if name in options}
+    demand_request(request, Enqueue(definition["type"], elsewhere=True, **asked))
 
 
 def fetchable(request: Request, queues: Sequence[str], types: Sequence[str] | None) -> dict[str, Sequence[str] | None]:
@@ -138,7 +142,7 @@ def _place(wanted: Enqueue) -> tuple[str, str]:
 
 
 def show_allowed(request: Request, result: EnqueueResult) -> dict[str, Any]:
-    """Return the JSON object of the job of an enqueue; a duplicate that the caller may not read has few members."""
+    """Return the JSON object of the job of an enqueue; one of others that the caller may not read has few members."""
     job = result.job
-    hidden = result.deduplicated and not may(request, "read", job.queue, job.type)
+    hidden = (result.deduplicated or job.revision) and not may(request, "read", job.queue, job.type)
     return show_slim(job) if hidden else show_accepted(result)

@@ -38,6 +38,7 @@ ROUTES_OF = {
     "worker_control": ["/ojs/v1/workers", "/ojs/v1/workers/w/quiet", "/ojs/v1/workers/w/terminate"],
     "lease_tokens": [f"/ojs/v1/workers/{call}" for call in ("fetch", "ack", "nack", "heartbeat")],
     "job_limits": ["/ojs/v1/jobs", "/ojs/v1/workers/fetch"],
+    "job_keys": ["/ojs/v1/jobs"],
     "progress": [f"/ojs/v1/jobs/{SOME_ID}/progress", "/ojs/v1/workers/progress"],
 }
 

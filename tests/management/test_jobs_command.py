@@ -431,6 +431,16 @@ def test_a_job_that_is_released_goes_on_and_frees_its_key():
     assert f"Job {held.pk} takes no part in uniqueness." in refused("release", str(held.pk))
 
 
+def test_the_job_that_holds_a_key_is_removed_and_a_running_one_goes_on():
+    waiting, running = a_job(key="k"), a_job("page.index", key="k")
+    Job._base_manager.filter(pk=running.pk).update(state="active")
+    assert "is held by 2 jobs" in refused("remove", "k")
+    assert jobs("remove", "k", "--type", "email.send", "--key-scope", "type") == f"Deleted {waiting.pk}.\n"
+    assert jobs("remove", "k") == f"Runs to its end, and not again: {running.pk}.\n"
+    assert [job.pk for job in Job.objects.all()] == [running.pk]
+    assert "No job holds the key 'k'." in refused("remove", "k")
+
+
 # cancel and retry by filters
 
 

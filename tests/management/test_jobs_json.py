@@ -31,6 +31,7 @@ CALLS = {
     "retry": ["{id}", "--dry-run"],
     "enqueue-again": ["{id}", "--dry-run"],
     "release": ["{id}"],
+    "remove": ["page-7"],
     "queues": [],
     "workers": [],
     "crons": [],
@@ -78,6 +79,7 @@ def waiting(**options):
 @pytest.mark.parametrize("name", [each.name for each in SUBCOMMANDS])
 def test_each_subcommand_prints_one_object_or_one_list(name):
     ids = {"id": waiting().pk, "workflow": chain({"type": "email.send", "delay": "PT1H"}).enqueue().pk}
+    Job.objects.enqueue("page.index", key="page-7", delay="PT1H")
     assert isinstance(answer(name, *(each.format(**ids) for each in CALLS[name])), (dict, list))
 
 

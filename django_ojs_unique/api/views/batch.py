@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -15,15 +16,16 @@ from ..authorize import demand_enqueue, show_allowed
 from ..base import OJSView, operation
 from ..enqueue_for_client import enqueue_all, enqueue_each
 from ..wire.enqueue import BATCH as ENQUEUE_BATCH
-from ..wire.enqueue import EnqueueBody, read_job, read_jobs
+from ..wire.enqueue import HINTS, EnqueueBody, hints, read_job, read_jobs
 from ..wire.envelope import JOB
 from ..wire.errors import ERROR
 from ..wire.schema import Object, mapping, one_of, whole
 
-BATCH = Object("Batch", {"jobs": [JOB], "count": whole()})
+BATCH = Object("Batch", {"jobs": [JOB], "count": whole(), **HINTS})
 _RESULT: dict[str, Any] = {"index": whole(), "status": one_of(Outcome), "job?": JOB, "error?": ERROR}
 BULK = Object(
-    "Bulk", {"results": [Object("BulkResult", _RESULT, "What became of one element.")], "counts": mapping(whole())}
+    "Bulk",
+    {"results": [Object("BulkResult", _RESULT, "What became of one element.")], "counts": mapping(whole()), **HINTS},
 )
 
 
@@ -39,9 +41,8 @@ class Batch(OJSView):
         for one in wanted:
             demand_enqueue(request, one)
         results = enqueue_all(self.jobs, wanted)
-        return Response(
-            {"jobs": [show_allowed(request, result) for result in results], "count": len(results)}, status=201
-        )
+        answer = {"jobs": [show_allowed(request, result) for result in results], "count": len(results)}
+        return Response({**answer, **_hints(wanted)}, status=201)
 
 
 class Bulk(OJSView):
@@ -59,7 +60,8 @@ class Bulk(OJSView):
             for index, one in enumerate(read)
         ]
         counts = Counter(result["status"] for result in results)
-        return Response({"results": results, "counts": {str(outcome): counts[outcome] for outcome in Outcome}})
+        answer = {"results": results, "counts": {str(outcome): counts[outcome] for outcome in Outcome}}
+        return Response({**answer, **_hints(one for one in read if isinstance(one, EnqueueBody))})
 
     def _result(self, index: int, result: EnqueueResult, error: OJSError | None) -> dict[str, Any]:
         if error is not None:
@@ -77,3 +79,7 @@ class Bulk(OJSView):
         except OJSError as error:
             return error
         return wanted
+
+
+def _hints(wanted: Iterable[EnqueueBody]) -> dict[str, list[str]]:
+    return hints((f"jobs[{one.index}]", one.request) for one in wanted)

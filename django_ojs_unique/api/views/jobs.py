@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db import transaction
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...db.clock import database_now
 from ...db.sizes import OF_A_JOB
+from ...db.transactions import starting_over
 from ...exceptions import OJSError
 from ...handlers.redaction import redacted
 from ...maintenance.on_demand import run_maintenance
@@ -22,14 +24,17 @@ from ...workflows.results import places_of
 from ..authorize import demand_enqueue, show_allowed
 from ..base import OJSView, OneJobView, operation
 from ..enqueue_for_client import enqueue_one
-from ..wire.enqueue import ENQUEUE, read_job
+from ..wire.enqueue import ENQUEUE, HINTS, hints, read_job
 from ..wire.envelope import EXPLANATION, JOB, ONE_JOB, PAGE_OF_JOBS, show, show_explanation
+from ..wire.errors import NotFound
 from ..wire.pages import PARAMETERS, Page
-from ..wire.queries import FILTERS, read_job_filters
+from ..wire.queries import FILTERS, KEY, read_job_filters, read_key
 from ..wire.schema import Object, array, flag, mapping, one_of, text
 
-DEDUPLICATED = Object("Deduplicated", {"job": JOB, "deduplicated": flag()}, "The job that is there already.")
+ENQUEUED = ONE_JOB.extended("Enqueued", HINTS)
+DEDUPLICATED = ENQUEUED.extended("Deduplicated", {"deduplicated": flag()}, "The job that is there already.")
 CANCELLED = Object("Cancelled", {"job": JOB.extended("CancelledJob", {"previous_state": one_of(JobState)})})
+REMOVED = Object("Removed", {"job": JOB, "deleted": flag("False if it runs.")}, "The job that held the key.")
 EXPLAINED = Object("Explained", {"explanation": EXPLANATION})
 _BEYOND = "Beyond the specification."
 _WAYS = {"replace?": flag("Cancel it."), "force?": flag("Let both run.")}
@@ -73,7 +78,7 @@ class Jobs(OJSView):
         "enqueueJob",
         "jobs",
         "Enqueue a job, unless it is queued already",
-        {201: ONE_JOB, 200: DEDUPLICATED},
+        {201: ENQUEUED, 200: DEDUPLICATED},
         ENQUEUE,
         refusals=(409,),
     )
@@ -81,10 +86,27 @@ class Jobs(OJSView):
         wanted = read_job(self.body, self.now())
         demand_enqueue(request, wanted)
         result = enqueue_one(self.jobs, wanted)
-        answer: dict[str, Any] = {"job": show_allowed(request, result)}
+        answer: dict[str, Any] = {"job": show_allowed(request, result), **hints([("", wanted.request)])}
         if result.deduplicated:
             return Response({**answer, "deduplicated": True})
         return Response(answer, status=201, headers={"Location": f"{request.path}/{result.job.pk}"})
+
+    @operation("removeJob", "jobs", "Remove the job that holds a key", {200: REMOVED}, query=KEY, refusals=(404,))
+    def delete(self, request: Request) -> Response:
+        """Delete the waiting or discarded job that holds the key; a running one loses it, and gets no further run."""
+        given = read_key(request.query_params)
+        run_maintenance(self.jobs, self.now())
+
+        def remove() -> Any:
+            with transaction.atomic(using=self.using):
+                job = self.jobs.remove(**given)
+                if job is not None:
+                    self.demand("cancel", job.queue, job.type)
+            return job
+
+        if (job := starting_over(self.using, remove)) is None:
+            raise NotFound.of("job with the key", given["key"])
+        return Response({"job": show(job), "deleted": job.state != JobState.ACTIVE})
 
 
 class Job(OneJobView):

@@ -32,7 +32,16 @@ CAPABILITIES = {
     "workflows": True,
 }
 """The capabilities in the manifest that do not depend on the settings and the database."""
-EXTENSIONS = ("explain", "bulk_enqueue", "long_polling", "worker_control", "lease_tokens", "progress", "job_limits")
+EXTENSIONS = (
+    "explain",
+    "bulk_enqueue",
+    "long_polling",
+    "worker_control",
+    "lease_tokens",
+    "progress",
+    "job_limits",
+    "job_keys",
+)
 """What is beyond the binding, or optional in it."""
 
 MANIFEST = Object(

@@ -18,6 +18,7 @@ from ...workflows.tree import Tree, counts_of
 from ..authorize import Action, demand_request, demand_workflow
 from ..base import OJSView, operation
 from ..enqueue_for_client import start_workflow
+from ..wire.enqueue import HINTS, hints
 from ..wire.errors import NotFound
 from ..wire.pages import PARAMETERS, Page, paged
 from ..wire.queries import stored_text
@@ -30,6 +31,7 @@ FILTERS = {
     "name": text("With this name.", read=stored_text),
 }
 ONE_WORKFLOW = Object("OneWorkflow", {"workflow": WORKFLOW})
+STARTED = ONE_WORKFLOW.extended("StartedWorkflow", HINTS)
 PAGE_OF_WORKFLOWS = paged("PageOfWorkflows", workflows=LISTED)
 _STOPPED = WORKFLOW.extended("StoppedWorkflow", {"steps_cancelled steps_already_completed": whole()})
 CANCELLED = Object("CancelledWorkflow", {"workflow": _STOPPED})
@@ -71,7 +73,7 @@ class Workflows(OJSView):
         "startWorkflow",
         "workflows",
         "Start a chain, a group or a batch of jobs",
-        {201: ONE_WORKFLOW},
+        {201: STARTED},
         START,
         refusals=(409,),
     )
@@ -81,7 +83,8 @@ class Workflows(OJSView):
             demand_request(request, leaf.request)
         workflow = start_workflow(self.jobs, wanted)
         location = f"{request.path}/{workflow.pk}"
-        return Response({"workflow": _shown(workflow)}, status=201, headers={"Location": location})
+        found = hints((leaf.path, leaf.request) for leaf in wanted.flow.leaves())
+        return Response({"workflow": _shown(workflow), **found}, status=201, headers={"Location": location})
 
 
 class Workflow(OJSView):

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import NoneType
 from typing import Any
 
 from ...conf import API_DEFAULTS, settings
-from ...enqueue.request import Request
-from ...exceptions import InvalidRequest, InvalidRetryPolicy, OJSError, PayloadTooLarge, as_json, did_you_mean
+from ...enqueue.request import ELSEWHERE, Request
+from ...exceptions import (
+    InvalidRequest,
+    InvalidRetryPolicy,
+    OJSError,
+    PayloadTooLarge,
+    as_json,
+    did_you_mean,
+    nearest,
+    shorten,
+)
 from ...handlers.redaction import masked, names_of_any, redact_error
 from ...ojs.durations import format_duration, milliseconds
 from ...ojs.names import LONGEST_TYPE, TYPE, UUID7_TEXT
@@ -32,6 +41,7 @@ SYSTEM_MANAGED = frozenset({
 })  # fmt: skip
 """The members that only the server sets; a client's values are ignored."""
 
+_KNOWN = ("id", "type", "args", "meta", "schema", "options", *_NAMES)
 _DEFINED = SYSTEM_MANAGED.union(_NAMES, ("specversion", "id", "type", "args", "meta", "schema", "options"))
 _DELAYS = ("delay", "delay_until")
 _LATER = {"delay": "scheduled_at", "expires_in": "expires_at"}
@@ -49,6 +59,7 @@ TEMPLATE = {
     "meta?": mapping(),
     "options?": policies.JOB_OPTIONS.member(),
 }
+HINTS = {"hints?": array(text(), "Members that do nothing, though their names are similar to some that do.")}
 ENQUEUE = Object(
     "Enqueue",
     {**TEMPLATE, "id?": _ID, "schema?": text(), "specversion?": one_of(("1.0",))},
@@ -57,6 +68,10 @@ ENQUEUE = Object(
 BATCH = Object(
     "EnqueueBatch", {"jobs": array(ENQUEUE, "", 1, API_DEFAULTS["MAX_BATCH"])}, "Jobs to store, all of them or none."
 )
+
+
+_MOST_HINTS = 10
+"""For so many names: a comparison costs more CPU than the name's size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +118,19 @@ def read_jobs(body: Mapping[str, Any]) -> list[Any]:
             "jobs", f"has {len(elements):,} elements; the limit is {most:,}", hint="Send several batches."
         )
     return elements
+
+
+def hints(requests: Iterable[tuple[str, Request]]) -> dict[str, list[str]]:
+    """Return the member ``hints`` of the answer to these requests, each with its path; nothing without a hint."""
+    said: dict[str, str] = {}
+    for path, request in requests:
+        for name in request.extra or ():
+            if name not in said and len(said) < _MOST_HINTS:
+                meant = ELSEWHERE.get(name) or nearest(name, _KNOWN)
+                at = shorten(f"{path}.{name}" if path else name)
+                said[name] = f"{at} is stored and does nothing. Did you mean {meant!r}?" if meant else ""
+    found = list(filter(None, said.values()))
+    return {"hints": found} if found else {}
 
 
 def relocated(error: OJSError, places: Mapping[str, str], index: int | None = None) -> OJSError:

@@ -109,6 +109,7 @@ JOB = Object(
         "retry?": RETRY.member(
             of=lambda it: None if it.job.retry_options is None else it.read(it.job, "retry_options")
         ),
+        "key?": text("The name by which a later enqueue rewrites it.", of="job.key"),
         "limits?": array(JOB_LIMIT, of=_limits, write=lambda limits: list(map(with_values, limits))),
         "timeout_ms?": whole(of="job.timeout_ms"),
         "visibility_timeout_ms?": whole(of="job.visibility_timeout_ms"),

@@ -5,7 +5,7 @@ Functions raise InvalidRequest, which names the parameter.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -19,7 +19,8 @@ from ...models import Job
 from ...ojs.names import job_key, job_type, queue_name
 from ...ojs.states import JobState
 from ...reporting.job_filters import before
-from .schema import Value, read_moment, text
+from ...unique.keys import KeyScope
+from .schema import Value, choice, read_moment, text
 
 MOST_NAMES = 100
 PAGE = ("limit", "offset", "cursor")
@@ -39,16 +40,28 @@ def read_names(parameters: QueryDict, field: str, check: Callable[[str], str]) -
 
 def read_job_filters(parameters: QueryDict) -> dict[str, Any]:
     """Return the given filters as `reporting.job_filters.filters` takes them; a misspelt one is refused."""
-    known = (*FILTERS, *PAGE)
-    for name in parameters:
-        if name not in known:
-            raise InvalidRequest.at(name, "is not a parameter of this list", hint=did_you_mean(name, known))
-        if name != "state" and len(parameters.getlist(name)) > 1:
-            raise InvalidRequest.at(name, "is given more than once", hint="Make a request for each value.")
-    given = {name: one.read(str(parameters[name]), name) for name, one in FILTERS.items() if name in parameters}
+    given = _read(parameters, FILTERS, PAGE)
     if "worker_id" in given:
         given["worker"] = given.pop("worker_id")
     return {**given, "state": read_names(parameters, "state", _state) or None}
+
+
+def read_key(parameters: QueryDict) -> dict[str, Any]:
+    """Return the arguments of `JobQuerySet.remove`; a misspelt one is refused."""
+    given = _read(parameters, KEY)
+    if "key" not in given:
+        raise InvalidRequest.at("key", "is missing", hint="Write ?key= and the key of the job to remove.")
+    return given
+
+
+def _read(parameters: QueryDict, values: Mapping[str, Value], others: tuple[str, ...] = ()) -> dict[str, Any]:
+    known = (*values, *others)
+    for name in parameters:
+        if name not in known:
+            raise InvalidRequest.at(name, "is not a parameter here", hint=did_you_mean(name, known))
+        if name != "state" and len(parameters.getlist(name)) > 1:
+            raise InvalidRequest.at(name, "is given more than once", hint="Make a request for each value.")
+    return {name: one.read(str(parameters[name]), name) for name, one in values.items() if name in parameters}
 
 
 def _state(name: str) -> str:
@@ -91,3 +104,9 @@ FILTERS = {
     ),
 }
 """The parameters that filter jobs, as those of `manage.py jobs list` do."""
+KEY = {
+    "key": text("The key.", read=lambda text, field: job_key(text)),
+    "type": text("The type of the job, if several hold the key.", read=lambda text, field: job_type(text)),
+    "key_scope": choice(KeyScope, "The scope of the key, likewise."),
+}
+"""The parameters that name the job that holds a key."""

@@ -31,6 +31,7 @@ _SYSTEM_MANAGED = {
 _UNSUPPORTED = ("workflow_timeout", "failure_policy")
 _NOTHING = {"type": "t", "args": []}
 """A job that is valid with any valid options."""
+_NO_SHARED_KEY = "Give each job its own."
 _MOST_ERRORS = 100
 _SHOWN = {name for name, option in OPTIONS.items() if option.wire} | {"delay", "expires_in"}
 
@@ -104,6 +105,8 @@ class _WireReader(DefinitionReader):
             read_job({**_NOTHING, "options": options}, self._now)
         except OJSError as error:
             raise _below(at, error) from None
+        if options and options.get("key") is not None:
+            raise InvalidWorkflow.at(f"{at}options.key", "is not an option that jobs can share", hint=_NO_SHARED_KEY)
         return {
             meant: _Shared(name, value, f"{at}options.{name}", len(json.dumps(value, ensure_ascii=False)))
             for meant, (name, value) in by_meaning(options or {}).items()

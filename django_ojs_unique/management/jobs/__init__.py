@@ -1,6 +1,6 @@
 """The subcommands of ``manage.py jobs``, one class each."""
 
-from .change_jobs import Cancel, EnqueueAgain, Release, Retry
+from .change_jobs import Cancel, EnqueueAgain, Release, Remove, Retry
 from .change_queues import Limit, Pause, Resume
 from .explain import Duplicates, Explain
 from .limits import Limits
@@ -19,6 +19,7 @@ SUBCOMMANDS: list[type[Subcommand]] = [
     Retry,
     EnqueueAgain,
     Release,
+    Remove,
     Queues,
     Workers,
     Crons,

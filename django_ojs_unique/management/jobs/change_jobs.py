@@ -1,4 +1,4 @@
-"""Subcommands that operate on jobs: cancel, retry, enqueue-again and release."""
+"""Subcommands that operate on jobs: cancel, retry, enqueue-again, release and remove."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from ...ojs.words import counted
 from ...operations.bulk import change
 from ...operations.operation import CANCEL, ENQUEUE_AGAIN, RELEASE, RETRY, Operation
 from ...operations.rows import by_state
+from ...options import OPTIONS
 from ...progress import progress
 from ...reporting.job_filters import filters, in_states, matching
 from ..arguments import whole_number
 from .filters import NO_MATCH, add_filters
-from .subcommand import Subcommand, job_id
+from .subcommand import Subcommand, job_id, key, type_
 from .tables import table
 
+KEY_SCOPES = OPTIONS["key_scope"].kind.choices
 MOST_GROUPS = 20
 """How many groups of jobs (by state, queue and type) a dry run shows."""
 
@@ -232,6 +234,28 @@ class Release(OnJobs):
             self.foretell(ids)
         else:
             self.change(self.jobs, ids)
+
+
+class Remove(Subcommand):
+    """Remove the job that holds a key, as `Job.objects.remove` does; `jobs list --key` shows which one it is.
+
+    A waiting or discarded job is deleted. A running one loses the key, and gets no further run.
+    """
+
+    name = "remove"
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        parser.add_argument("key", type=key, metavar="KEY", help="The key.")
+        parser.add_argument("--type", type=type_, metavar="TYPE", help="The type of the job, if several hold the key.")
+        parser.add_argument("--key-scope", choices=KEY_SCOPES, help="The scope of the key, likewise.")
+
+    def run(self, *, key: str, type: str | None, key_scope: str | None, **options: Any) -> None:
+        if (job := self.jobs.remove(key=key, type=type, key_scope=key_scope)) is None:
+            raise CommandError(f"No job holds the key {key!r}.")
+        is_deleted = job.state != JobState.ACTIVE
+        self.answer({"id": job.pk, "deleted": is_deleted})
+        self.say(f"{'Deleted' if is_deleted else 'Runs to its end, and not again:'} {job.pk}.")
 
 
 def _add_dry_run(parser: CommandParser) -> None:
