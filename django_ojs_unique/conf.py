@@ -43,6 +43,7 @@ API_DEFAULTS: dict[str, Any] = {
     "ARRAYS_ONLY": False,
     "AUTHENTICATION": None,
     "AUTHORIZE": None,
+    "COMPATIBLE_CLIENTS": True,
     "LEASE": "PT30M",
     "MAX_BATCH": 1000,
     "MAX_BODY_BYTES": 4_194_304,

@@ -30,6 +30,7 @@ from ..maintenance.on_demand import is_overdue, run_maintenance
 from ..models import Job
 from ..ojs.names import UUID_TEXT
 from ..worker.remote_worker import RemoteWorker
+from . import compatible
 from .authentication import TokenAuthentication
 from .authorize import Action, demand
 from .wire import codec, errors
@@ -79,7 +80,7 @@ class OJSView(APIView):
     groups: ClassVar[Mapping[str, str]] = {}
     renderer_classes = (codec.OJSRenderer, codec.JSONRenderer)
     parser_classes = (codec.Unread,)
-    content_negotiation_class = codec.OJSNegotiation
+    content_negotiation_class = compatible.Negotiation
     metadata_class = None
     format_kwarg = None
     versioning_class = None
@@ -203,6 +204,8 @@ class OJSView(APIView):
         return response
 
     def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Response:
+        if not response.exception:
+            response.data = compatible.shown(request, response.data)
         response = super().finalize_response(request, response, *args, **kwargs)
         response.headers["OJS-Version"] = VERSION
         response.headers["X-Request-Id"] = self.request_id

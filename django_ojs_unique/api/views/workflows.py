@@ -17,6 +17,7 @@ from ...workflows.advance import fail_deleted
 from ...workflows.tree import Tree, counts_of
 from ..authorize import Action, demand_request, demand_workflow
 from ..base import OJSView, operation
+from ..compatible import with_kind
 from ..enqueue_for_client import start_workflow
 from ..wire.enqueue import HINTS, hints
 from ..wire.errors import NotFound
@@ -78,7 +79,7 @@ class Workflows(OJSView):
         refusals=(409,),
     )
     def post(self, request: Request) -> Response:
-        wanted = read_workflow(self.body, self.now())
+        wanted = read_workflow(with_kind(self.body), self.now())
         for leaf in wanted.flow.leaves():
             demand_request(request, leaf.request)
         workflow = start_workflow(self.jobs, wanted)
