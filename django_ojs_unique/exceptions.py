@@ -243,7 +243,7 @@ class HandlerError(OJSError):
 
 
 class NotMigrated(OJSError):
-    """The job table does not exist: run `manage.py migrate`."""
+    """The database lacks a migration of this package: run `manage.py migrate`."""
 
 
 class Contended(OJSError):

@@ -130,6 +130,21 @@ def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def newer_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any) -> str:
+    """Let the code have a migration that is not applied; return what is said of it."""
+    package = tmp_path / "migrations_of_newer_code"
+    package.mkdir()
+    for name in ("__init__", "0001_initial", "0002_of_the_next_release"):
+        (package / f"{name}.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    settings.MIGRATION_MODULES = {**settings.MIGRATION_MODULES, "django_ojs_unique": package.name}
+    return (
+        "The migration django_ojs_unique.0002_of_the_next_release is not applied to database 'default': run"
+        " `manage.py migrate --database default`."
+    )
+
+
+@pytest.fixture
 def place(tmp_path: Path, transactional_db: None) -> Iterator[Site]:
     """A folder and a database in which commands run beside the test."""
     with site(tmp_path) as place:

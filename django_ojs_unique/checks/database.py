@@ -12,6 +12,7 @@ from ..db.capabilities import BEST_EFFORT, MISSING, flaws, strength
 from ..db.characters import lacks_characters
 from ..db.clock import is_off, offset_text, seconds_ahead
 from ..db.dialects import kind_of
+from ..db.schema import find_lack
 from ..models import Job
 
 CONCURRENCY = 4
@@ -28,6 +29,7 @@ def check_databases(databases: Iterable[str] | None = None, **kwargs: Any) -> li
     W008: a constraint is missing, or differs from the one that the model declares. W015: local times are stored.
     W016: the clock of this host is wrong.
     W018: the connection pool is too small for a worker. W019: columns of MariaDB cannot store all characters.
+    W020: a migration is not applied.
     """
     databases = list(databases or ())
     messages = [
@@ -37,6 +39,9 @@ def check_databases(databases: Iterable[str] | None = None, **kwargs: Any) -> li
         for message in _check_sqlite(alias, connections[alias])
     ]
     for alias in with_jobs(databases):
+        if lack := find_lack(alias):
+            hint = "Until then, no worker starts, and enqueues may fail."
+            messages.append(Warning(lack, hint=hint, id="django_ojs_unique.W020"))
         messages += _check_time_zone(alias, connections[alias])
         messages += _check_clock(alias)
         messages += _check_characters(alias)

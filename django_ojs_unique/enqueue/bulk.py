@@ -17,7 +17,7 @@ from ..handlers.redaction import redacted
 from ..hooks import tracer
 from .announcements import announce
 from .entry import Answer, Entry, result_of
-from .errors import naming_missing_tables
+from .errors import naming_what_is_missing
 from .items import Items
 from .new_job import NewJob
 from .optimistic import insert_all_or_none, insert_pieces
@@ -78,7 +78,7 @@ def _enqueue(jobs: QuerySet[Any], answers: Sequence[Answer], *, refuse: bool) ->
         raise wrong.error
     valid = [answer for answer in answers if isinstance(answer, Entry)]
     if entries := [entry for entry in valid if not entry.new_job.is_stored]:
-        with tracer().enqueue_many(entries), naming_missing_tables(jobs):
+        with tracer().enqueue_many(entries), naming_what_is_missing(jobs):
             for work in UnitOfWork(jobs.db):
                 with work:
                     if work.is_repeated or not insert_all_or_none(jobs, entries):

@@ -1,4 +1,4 @@
-"""The errors of an enqueue: an id in use, a missing table. `submit` and `entry` raise `DuplicateJob`."""
+"""The errors of an enqueue: an id in use, a missing migration. `submit` and `entry` raise `DuplicateJob`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
-from django.db import DatabaseError, connections
+from django.db import DatabaseError
 from django.db.models import QuerySet
 
+from ..db.schema import find_cause
 from ..exceptions import JobIdTaken, NotMigrated
 from ..unique.row import JobRow
 
@@ -27,27 +28,17 @@ def id_taken(job: JobRow) -> JobIdTaken:
     )
 
 
-def name_missing_table(jobs: QuerySet[Any], error: DatabaseError) -> None:
-    """Raise an error that says what to run, if the database's error is about a missing table."""
-    if _is_missing(jobs.model._meta.db_table, jobs.db):
-        raise NotMigrated(
-            f"The table {jobs.model._meta.db_table} does not exist in database {jobs.db!r}: run"
-            f" `manage.py migrate --database {jobs.db}`."
-        ) from error
+def name_what_is_missing(jobs: QuerySet[Any], error: DatabaseError) -> None:
+    """Raise an error that says what to run, if the database lacks a migration, a table or a column."""
+    if cause := find_cause(error, jobs.db):
+        raise NotMigrated(cause) from error
 
 
 @contextmanager
-def naming_missing_tables(jobs: QuerySet[Any]) -> Iterator[None]:
-    """Call `name_missing_table` for the errors of a block."""
+def naming_what_is_missing(jobs: QuerySet[Any]) -> Iterator[None]:
+    """Call `name_what_is_missing` for the errors of a block."""
     try:
         yield
     except DatabaseError as error:
-        name_missing_table(jobs, error)
+        name_what_is_missing(jobs, error)
         raise
-
-
-def _is_missing(table: str, using: str) -> bool:
-    try:
-        return table not in connections[using].introspection.table_names()
-    except DatabaseError:  # the failed statement broke the transaction: no query is possible
-        return False

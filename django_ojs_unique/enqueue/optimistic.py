@@ -23,7 +23,7 @@ from ..ojs.states import INCOMPLETE, TERMINAL
 from ..unique.conflict import FREE, Action, Verdict, judge
 from . import announcements
 from .entry import Answer, Entry, refresh_times
-from .errors import id_taken, naming_missing_tables
+from .errors import id_taken, naming_what_is_missing
 from .items import Items
 from .new_job import NewJob
 
@@ -122,7 +122,7 @@ def _insert_new(jobs: QuerySet[Any], entries: Sequence[Entry], overlap: Callable
         return False
     refresh_times(entries, using)
     try:
-        with naming_missing_tables(jobs):
+        with naming_what_is_missing(jobs):
             ids = dialect.insert_new(_in_order(entries), overlap)
     except OperationalError as error:
         if not may_start_over(using, error):

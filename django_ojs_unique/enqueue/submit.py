@@ -29,7 +29,7 @@ from ..unique.plan import Family, Plan
 from . import announcements
 from .duplicates import left_without, may_replace_active
 from .entry import Entry, outcome_of, refresh_times
-from .errors import ids_in_use, name_missing_table
+from .errors import ids_in_use, name_what_is_missing
 from .look import Look
 from .new_job import NewJob
 from .optimistic import at_once
@@ -61,7 +61,7 @@ def enqueue(jobs: QuerySet[Any], new_job: NewJob) -> EnqueueResult:
                             raise entry.error
                     announcements.announce(jobs.model, jobs.db, new_job, verdict)
         except DatabaseError as error:
-            name_missing_table(jobs, error)
+            name_what_is_missing(jobs, error)
             raise
         assert verdict is not None
         if verdict.action is Action.ADMIT:

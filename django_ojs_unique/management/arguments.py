@@ -7,7 +7,8 @@ import argparse
 from django.core.management.base import CommandError, CommandParser
 from django.db import InterfaceError, OperationalError, connections, router
 
-from ..models import Job, Queue
+from ..db.schema import find_lack
+from ..models import Job
 
 HIGHEST = 2**31 - 1
 
@@ -23,17 +24,13 @@ def add_database(parser: CommandParser) -> None:
 
 
 def require_tables(using: str) -> None:
-    """Raise CommandError if the database does not answer, or the package's migrations have not run on it."""
+    """Raise CommandError if the database does not answer, or lacks a migration or a table of the package."""
     try:
-        there = connections[using].introspection.table_names()
+        lack = find_lack(using)
     except (OperationalError, InterfaceError) as error:
         raise does_not_answer(using, error) from error
-    for model in (Job, Queue):
-        if model._meta.db_table not in there:
-            raise CommandError(
-                f"The table {model._meta.db_table} does not exist in database {using!r}:"
-                f" run `manage.py migrate --database {using}`."
-            )
+    if lack:
+        raise CommandError(lack)
 
 
 def does_not_answer(using: str, error: Exception) -> CommandError:

@@ -203,7 +203,7 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
 
     def explain_request(self, request: Request, replaceable: models.QuerySet[Any] | None = None) -> Explanation:
         """Do what `explain` does, for a `Request`. ``replaceable``: the only jobs that it may replace, if not any."""
-        from ..enqueue.errors import naming_missing_tables
+        from ..enqueue.errors import naming_what_is_missing
         from ..enqueue.explain import explain
         from ..enqueue.new_job import read
 
@@ -211,7 +211,7 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         now = database_now(jobs.db)
         new_job = read(request, self.model, now)
         new_job.replaceable = replaceable
-        with naming_missing_tables(jobs):
+        with naming_what_is_missing(jobs):
             return explain(jobs, new_job, now)
 
     def duplicates_of(

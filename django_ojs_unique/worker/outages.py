@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from django.db import DatabaseError, InterfaceError, InternalError, OperationalError, connections
 
+from ..db.schema import find_cause
 from ..db.transactions import is_transient
 
 logger = logging.getLogger("django_ojs_unique.worker")
@@ -46,12 +47,17 @@ class Outages:
         self._is_said = False
 
     def through(self, step: Callable[[], T]) -> T | bool | None:
-        """Call ``step`` and return its result; after a failure, True to call again at once, or None to pause first."""
+        """Call ``step`` and return its result; after a failure, True to call again at once, or None to pause first.
+
+        Raises what the database raises if it lacks a migration, a table or a column.
+        """
         try:
             result = step()
         except DATABASE_FAILED as error:
             if is_transient(error):  # a deadlock, or a serialisation failure: try again at once
                 return True
+            if find_cause(error, self._using):  # no wait ends that
+                raise
             self.failed(error)
             return None
         if self.failures and not self._still_fails():

@@ -576,6 +576,10 @@ def test_a_table_of_another_release_that_is_not_migrated_yet_stops_nothing(uniqu
     assert check_queue_rules(databases=["default"]) == []
 
 
+def test_a_migration_that_is_not_applied_is_named(newer_code):
+    assert [message.msg for message in found_in_database("W020")] == [newer_code]
+
+
 # Commands
 
 

@@ -28,6 +28,15 @@ def test_a_database_without_the_migration_gets_one_clear_line(command, model):
             editor.alter_db_table(model, f"{table}_away", table)
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_code_that_is_newer_than_the_schema_gets_one_line_that_names_the_migration(command, newer_code):
+    with pytest.raises(CommandError) as error:
+        call_command(*command)
+    assert error.value.returncode == 1
+    assert str(error.value) == newer_code
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_an_unknown_database_is_refused(command):
     with pytest.raises(CommandError, match="'nowhere'"):

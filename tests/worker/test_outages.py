@@ -3,9 +3,12 @@
 from unittest.mock import Mock
 
 import pytest
-from django.db import OperationalError
+from django.core.management import CommandError, call_command
+from django.db import DatabaseError, OperationalError, connection, connections
 
 from django_ojs_unique import job
+from django_ojs_unique.db.schema import find_cause, find_lack
+from django_ojs_unique.exceptions import NotMigrated
 from django_ojs_unique.models import Job
 from django_ojs_unique.worker import Worker, outages, promoter, timetable
 from django_ojs_unique.worker.outages import Outages, pause_after
@@ -84,6 +87,51 @@ def test_a_task_that_tries_to_end_the_worker_holds_up_no_other():
 
     Timetable([ends, other]).keep()
     assert done == ["other"]
+
+
+@pytest.fixture
+def _no_priority():
+    table = Job._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} RENAME COLUMN priority TO elsewhere")
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} RENAME COLUMN elsewhere TO priority")
+
+
+@pytest.mark.parametrize("is_recorded", [False, True], ids=["not applied", "recorded but not applied"])
+def test_a_column_that_is_missing_is_no_outage(handlers, request, newer_code, settings, is_recorded):
+    job("t")(lambda: None)
+    Job.objects.enqueue("t")
+    request.getfixturevalue("_no_priority")
+    if is_recorded:
+        settings.MIGRATION_MODULES = {}
+    with pytest.raises(DatabaseError) as caught:
+        Worker().run(drain=True)
+    cause = find_cause(caught.value, "default")
+    assert cause.startswith(f"The table {Job._meta.db_table}") if is_recorded else cause == newer_code
+
+
+def test_a_command_ends_with_one_line_though_the_migration_is_recorded(handlers, request):
+    job("t")(lambda: None)
+    Job.objects.enqueue("t")
+    request.getfixturevalue("_no_priority")
+    with pytest.raises(CommandError, match="has no column 'priority'") as caught:
+        call_command("runworker", "--drain")
+    assert caught.value.returncode == 1
+
+
+@pytest.mark.usefixtures("_no_priority")
+def test_an_enqueue_by_code_that_is_newer_than_the_schema_names_the_migration(newer_code):
+    with pytest.raises(NotMigrated) as caught:
+        Job.objects.enqueue("t", priority=5)
+    assert str(caught.value) == newer_code
+
+
+def test_the_advice_to_migrate_is_that_of_django_tenants_where_a_schema_is_active(newer_code, monkeypatch):
+    for schema, option in {"public": "--shared", "acme": "--schema=acme"}.items():
+        monkeypatch.setattr(connections["default"], "schema_name", schema, raising=False)
+        assert find_lack("default").endswith(f"run `manage.py migrate_schemas {option}`.")
 
 
 def test_a_pool_gets_no_connection_back_that_failed(monkeypatch):

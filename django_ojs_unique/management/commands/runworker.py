@@ -14,11 +14,13 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.management.color import no_style
+from django.db import DatabaseError
 from django.utils import autoreload
 
 from ...checks.database import pool_problem
 from ...conf import settings
 from ...db.clock import database_now
+from ...db.schema import find_cause
 from ...exceptions import InvalidRequest
 from ...handlers.registry import registry
 from ...hooks import tracer
@@ -161,6 +163,10 @@ class Command(BaseCommand):
                 if verbosity and not drain:
                     self._say(f"Worker {worker.id}: {self._abilities(options)}. {self._ends_by} stops it.")
                 summary = worker.run(drain=drain)
+        except DatabaseError as error:
+            if cause := find_cause(error, jobs.db):
+                raise CommandError(cause) from None
+            raise
         finally:
             self._seconds_left = worker.seconds_left
             sys.setswitchinterval(before)
