@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from .. import conf
 from ..exceptions import HandlerError, did_you_mean
-from ..handlers.registry import Definition, registry
+from ..handlers.registry import Definition, parameters_of, registry
 from ..maintenance.cron import owner_of
 from ..ojs.cron import Cron
 from ..ojs.durations import end_of, format_duration
@@ -40,9 +40,13 @@ OCCURRENCES = 10
 
 
 def check_policies(**kwargs: Any) -> list[CheckMessage]:
-    """W006: a policy's states have a hole. W011: a periodic job meets its own last occurrence, which has finished."""
+    """W006: a policy's states have a hole. W011: a periodic job meets its own last occurrence, which has finished.
+
+    W021: a policy says no keys, and its handler has arguments.
+    """
     definitions = registry.definitions()
     messages = [_hole(each, left_out) for each in definitions if (left_out := holes(each))]
+    messages += (_without_keys(each) for each in definitions if _leaves_args_out(each))
     if not any(problems()):
         messages += (_periodic(each) for each in definitions if _meets_itself(each))
     return messages
@@ -148,6 +152,23 @@ def _hole(definition: Definition, left_out: list[JobState]) -> CheckMessage:
         hint=f"Add {names} to states{discard}; or take presets.INCOMPLETE, until a job has finished, or"
         f" presets.WAITING, until it starts. If it is meant so, silence this check.",
         id="django_ojs_unique.W006",
+    )
+
+
+def _leaves_args_out(definition: Definition) -> bool:
+    policy = definition.unique
+    return policy is not None and not policy.says_keys and bool(parameters_of(definition).parameters)
+
+
+def _without_keys(definition: Definition) -> CheckMessage:
+    assert definition.unique is not None
+    arguments = ", ".join(parameters_of(definition).parameters)
+    return Warning(
+        f"The unique policy of {definition.type!r} ({definition.place}) says no keys, so its arguments ({arguments}) do"
+        " not count: while one job waits or runs, jobs with other arguments are its duplicates too.",
+        hint="Add keys=['type', 'args'] to the policy, and args_keys=[...] for some of the arguments; or keys=['type']"
+        " if it is meant so.",
+        id="django_ojs_unique.W021",
     )
 
 

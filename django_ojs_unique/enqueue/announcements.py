@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
@@ -13,6 +14,8 @@ from django.db.models import Model
 from ..conf import settings
 from ..db.dialect import Dialect, LookUp
 from ..db.dialects import dialect_on
+from ..exceptions import shorten
+from ..handlers.redaction import redacted
 from ..signals import announce as send
 from ..signals import job_cancelled, job_enqueued, job_suppressed, job_updated
 from ..unique.conflict import Action, Verdict
@@ -20,6 +23,10 @@ from ..unique.policy import OnConflict, UniquePolicy
 from ..unique.row import JobRow
 from .new_job import NewJob
 
+logger = logging.getLogger("django_ojs_unique.enqueue")
+
+_MOST_WARNED_OF = 1_000
+_warned_of: set[str] = set()
 _COPIED = ("created_at", "fingerprint", "type", "queue", "args", "meta")
 
 
@@ -30,7 +37,10 @@ def announce(sender: type[Model], using: str, new_job: NewJob, verdict: Verdict[
         new_job.mark_stored(using)
     elif new_job.key is not None and existing is not None:  # perhaps a copy of a job of the same bulk enqueue
         existing._state.adding, existing._state.db = False, using
+    elif verdict.action is Action.IGNORE:
+        _warn_of_dropped_args(new_job, verdict)
     for replaced in verdict.cancel:
+        _warn_of_dropped_args(new_job, verdict)
         send(job_cancelled, sender, job=replaced, replaced_by=new_job.values["id"], using=using)
     if job_suppressed.receivers and (outcome := verdict.suppressed) is not None:
         send(job_suppressed, sender, outcome=outcome, existing_job=existing, job=new_job.job, using=using)
@@ -38,6 +48,21 @@ def announce(sender: type[Model], using: str, new_job: NewJob, verdict: Verdict[
         announce_new(sender, using, new_job)
     elif verdict.action is Action.REWRITE:
         send(job_updated, sender, job=existing, using=using)
+
+
+def _warn_of_dropped_args(new_job: NewJob, verdict: Verdict[JobRow]) -> None:
+    """Warn once in this process, for each type, that a policy without keys has dropped a job with args."""
+    policy, type, args = new_job.policy, new_job.values["type"], new_job.values["args"]
+    if policy is None or policy.says_keys or not args or type in _warned_of or len(_warned_of) >= _MOST_WARNED_OF:
+        return
+    _warned_of.add(type)
+    logger.warning(
+        "Job type %r: the enqueue with args %s was %s, and its duplicate may have other args: the unique policy says no"
+        " keys, so only the type counts. Write keys=['type', 'args'], or keys=['type'] if it is meant so.",
+        type,
+        shorten(redacted(type, args)),
+        verdict.suppressed,
+    )
 
 
 def announce_new(sender: type[Model], using: str, new_job: NewJob) -> None:

@@ -63,6 +63,9 @@ def _name(value: Any, field: str, pattern: re.Pattern[str], longest: int, hint: 
         problem = Message("is longer than {count} characters", count=longest)
         raise InvalidRequest.at(field, problem, value=value, hint="Shorten it.")
     if not pattern.fullmatch(value):
+        near = re.sub(r"[^a-z0-9\-._]+|_", "-", value.lower()).strip("-.")
+        if near != value and pattern.fullmatch(near):
+            hint = Message("Did you mean {name}?", name=repr(near))
         raise InvalidRequest.at(field, "is not a valid name", value=value, hint=hint)
     return str.__str__(value)
 

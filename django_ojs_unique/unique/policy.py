@@ -15,6 +15,8 @@ from ..ojs.suggesting import Suggesting
 from .members import choice, invalid, known_names, member_names, positive_delay, read_period
 
 DIMENSIONS = ("type", "queue", "args", "meta")
+_TYPE_ALONE = (*DIMENSIONS[:1],)
+"""The keys of a policy that says none: this object, which equal keys of a caller are not."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -75,7 +77,7 @@ class UniquePolicy(Suggesting):
     equality.
     """
 
-    keys: Collection[str] = ("type",)
+    keys: Collection[str] = _TYPE_ALONE
     args_keys: Collection[str] | None = None
     meta_keys: Collection[str] | None = None
     period: str | timedelta | None = None
@@ -93,7 +95,8 @@ class UniquePolicy(Suggesting):
         meta_keys = member_names(self.meta_keys, "meta_keys")
         states = known_names(self.states, "states", tuple(JobState))
         period, duration = read_period(self.period)
-        self._set("keys", tuple(name for name in DIMENSIONS if name == "type" or name in keys))
+        if self.keys is not _TYPE_ALONE:
+            self._set("keys", tuple(name for name in DIMENSIONS if name == "type" or name in keys))
         self._set("args_keys", args_keys or (None if "args" not in keys else args_keys))
         self._set("meta_keys", meta_keys or (None if "meta" not in keys else meta_keys))
         self._set("period", period)
@@ -203,6 +206,11 @@ class UniquePolicy(Suggesting):
         different policies. The query decides what counts; a job that does not count releases its unique key.
         """
         return INCOMPLETE.union(map(JobState, self.states))
+
+    @property
+    def says_keys(self) -> bool:
+        """Whether ``keys`` was given; if not, jobs of a type are duplicates whatever their args are."""
+        return self.keys is not _TYPE_ALONE
 
     @property
     def replaces(self) -> bool:

@@ -4,6 +4,7 @@ E010 and E011 are tested in tests/tasks/test_declare.py, W005 in tests/api/test_
 tests/operations/test_verify.py, and the rest of E001 in tests/enqueue/test_bad_input.py.
 """
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -191,6 +192,19 @@ MEANT = {
 def test_every_preset_is_among_those_that_are_not_warned_of():
     functions = {name for name in presets.__all__ if callable(getattr(presets, name))}
     assert {name.partition(" ")[0] for name in MEANT} >= functions
+
+
+def test_a_policy_without_keys_on_a_handler_with_arguments_is_named(handlers):
+    wide, said = UniquePolicy(on_conflict="ignore"), {"keys": ["type"]}
+    job("dropped", unique=wide, takes_context=True)(lambda context, day: None)
+    job("copied", unique=dataclasses.replace(wide, on_conflict="replace"))(lambda *days: None)
+    job("without", unique=wide, takes_context=True)(lambda context: None)
+    job("said", unique=said)(lambda day: None)
+    job("by_args", unique={"keys": ["args"]})(lambda day: None)
+    first, second = found("W021")
+    assert "'dropped' (tests.checks" in first.msg
+    assert "its arguments (day) do not count" in first.msg
+    assert "'copied'" in second.msg
 
 
 def test_states_that_are_meant_so_are_not_warned_of(handlers):

@@ -19,7 +19,8 @@ from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject
 from django.utils.translation import gettext_lazy
 
-from django_ojs_unique import InvalidRequest, job
+from django_ojs_unique import InvalidRequest, UniquePolicy, job
+from django_ojs_unique.enqueue import announcements
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.canonical import plain
 from django_ojs_unique.worker import Worker
@@ -178,3 +179,17 @@ def test_a_result_is_returned_otherwise_and_nothing_is_said_of_the_handler(handl
     Worker().run(drain=True)
     assert "its result is lost: result.price: is a Decimal" in caplog.text
     assert caplog.text.strip().endswith("Return str(price).")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("strategy", ["ignore", "replace"])
+def test_the_first_job_that_a_policy_without_keys_drops_is_logged(handlers, caplog, monkeypatch, strategy):
+    monkeypatch.setattr(announcements, "_warned_of", set())
+    caplog.set_level("WARNING", announcements.logger.name)
+    for keys in ({"keys": ["type"]}, {}):
+        policy = UniquePolicy(**keys, on_conflict=strategy)
+        for day in range(3):
+            Job.objects.enqueue("said" if keys else "left.out", {"day": day}, unique=policy)
+    (record,) = (record for record in caplog.records if "says no keys" in record.getMessage())
+    assert record.levelname == "WARNING"
+    assert "Job type 'left.out': the enqueue with args {'day': 1} was" in record.getMessage()

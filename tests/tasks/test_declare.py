@@ -156,8 +156,7 @@ def problems(**params):
         ),
         (
             {"QUEUES": ["High_Priority"]},
-            "['QUEUES']: queue: is not a valid name (got 'High_Priority')."
-            " Write lower-case letters, digits, '-' and '.', as in 'emails'.",
+            "['QUEUES']: queue: is not a valid name (got 'High_Priority'). Did you mean 'high-priority'?",
         ),
         (
             {"OPTIONS": {"unique": "wagtail.*"}},
@@ -184,7 +183,7 @@ def problems(**params):
         (
             {"OPTIONS": {"queue_aliases": {"high_priority": "High"}}},
             "['OPTIONS']['queue_aliases']['high_priority']: queue: is not a valid name (got 'High')."
-            " Write lower-case letters, digits, '-' and '.', as in 'emails'.",
+            " Did you mean 'high'?",
         ),
         (
             {"OPTIONS": {"queue_aliases": {"high_priority": "high", "High": "high"}}},
