@@ -10,6 +10,7 @@ from django.conf import settings as django_settings
 from django.utils.module_loading import import_string
 
 from .ojs.durations import LONGEST_YEARS, parse_duration
+from .ojs.retry import RetryPolicy
 
 T = TypeVar("T")
 
@@ -34,6 +35,7 @@ DEFAULTS: dict[str, Any] = {
     "REPLACE_MIXED_ARGS": True,
     "REQUIRE_HANDLER": False,
     "RETENTION": {"completed": "P7D", "cancelled": "P7D", "discarded": "P30D", "dead_letter": "P180D"},
+    "RETRY": {},
     "SUPPRESSED_RETENTION": "P30D",
     "UNIQUE_QUEUES": False,
     "WORKFLOW_RETENTION": "P30D",
@@ -141,6 +143,8 @@ class Settings:
     """Whether an enqueue by key may replace array `args` by an object or the reverse; if not, it is refused."""
     require_handler = _Setting[bool]()
     """Whether an enqueue of a type without a handler here is refused; if not, the job waits for another worker."""
+    retry = _Setting[RetryPolicy | None](lambda given: RetryPolicy.parse(given) if given else None)
+    """The retry policy of a job when neither its caller nor its handler gives one; None: the default one."""
     suppressed_retention = _Setting[timedelta](retention_period)
     """How long a `SuppressedEnqueue` is kept."""
     unique_queues = _Setting[bool | Collection[str]]()

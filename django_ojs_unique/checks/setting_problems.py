@@ -15,6 +15,7 @@ from ..handlers.carried import Context
 from ..ojs.durations import milliseconds
 from ..ojs.limits import key_parts
 from ..ojs.names import are_names, queue_name
+from ..ojs.retry import RetryPolicy
 
 
 def problems() -> Iterator[str]:
@@ -69,6 +70,13 @@ def _kinds_problems(setting: str, given: Any) -> Iterator[str]:
             yield f"{setting}[{kind!r}] is no kind of finished job. {did_you_mean(kind, kinds)}"
         elif value is not None:
             yield from _retention_problems(f"{setting}[{kind!r}]", value, "; None keeps for ever")
+
+
+def _retry_problems(setting: str, given: Any) -> Iterator[str]:
+    try:
+        RetryPolicy.parse(given)
+    except InvalidRequest as error:
+        yield f"{setting}: {error.message}"
 
 
 def _queue_problems(setting: str, given: Any) -> Iterator[str]:
@@ -212,7 +220,8 @@ _RULE_ARGUMENTS = ("request", "action", "queue", "type")
 _CLOSE = 0.85
 """One or two letters of ten: ``OJS_UNIQUE_URL`` is not as close."""
 _OF_SEVERAL_TYPES = (
-    "CONTEXT", "EAGER", "EVENT_RETENTION", "REDACT", "SUPPRESSED_RETENTION", "UNIQUE_QUEUES", "WORKFLOW_RETENTION",
+    "CONTEXT", "EAGER", "EVENT_RETENTION", "REDACT", "RETRY", "SUPPRESSED_RETENTION", "UNIQUE_QUEUES",
+    "WORKFLOW_RETENTION",
 )  # fmt: skip
 _PROBLEMS: dict[str, Callable[[str, Any], Iterator[str]]] = {
     "API": _api_problems,
@@ -224,6 +233,7 @@ _PROBLEMS: dict[str, Callable[[str, Any], Iterator[str]]] = {
     "LISTEN_DATABASES": _listen_problems,
     "REDACT": _redact_problems,
     "RETENTION": _kinds_problems,
+    "RETRY": _retry_problems,
     "SUPPRESSED_RETENTION": _retention_problems,
     "UNIQUE_QUEUES": _queue_rule_problems,
     "WORKFLOW_RETENTION": _retention_problems,

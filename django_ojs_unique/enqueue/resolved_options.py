@@ -146,6 +146,8 @@ def _resolve(request: Request, definition: Definition | None) -> dict[str, Any]:
             found[name] = option.fallback if given is None else option.kind.read(given, name)
     if found["queue"] is None:
         found["queue"] = queue_name(settings.default_queue)
+    if found["retry"] is None:
+        found["retry"] = settings.retry
     _refuse_what_contradicts_the_key(request)
     return found
 

@@ -17,6 +17,7 @@ from .suggesting import Suggesting
 STRATEGIES = ("exponential", "linear", "constant", "polynomial")
 EXHAUSTION = ("discard", "dead_letter")
 MOST_ATTEMPTS = 2**31 - 1
+_MOST_SUMMED = 1_000
 MOST_ERRORS, LONGEST_ERROR = 100, 255
 """How many ``non_retryable_errors`` a policy may name, and how many characters each may have."""
 
@@ -123,6 +124,18 @@ class RetryPolicy(Suggesting):
         if self.jitter:
             wait = min(wait * (0.5 + random), self.longest.total_seconds())
         return timedelta(seconds=wait)
+
+    @property
+    def lasts(self) -> timedelta:
+        """How long a job is tried: the sum of all delays, without jitter, which can halve it.
+
+        The delays after the thousandth count as that one.
+        """
+        delays = max(self.max_attempts - 1, 0)
+        exact = min(delays, _MOST_SUMMED)
+        waits = [self.delay(attempt, 0.5).total_seconds() for attempt in range(1, exact + 1)]
+        seconds = sum(waits) + (delays - exact) * (waits[-1] if waits else 0)
+        return timedelta(seconds=min(seconds, timedelta.max.total_seconds() // 2))
 
     def allows(self, attempt: int) -> bool:
         """Tell whether a job whose attempt number ``attempt`` failed may run again."""

@@ -12,14 +12,14 @@ from django.db import connections
 from django.db.models import Q, QuerySet
 
 from ..ojs.states import INCOMPLETE, KINDS, JobState
-from .job_filters import LOOKUPS
+from .job_filters import BY_END, LOOKUPS
 from .text import MOST_COUNTED
 from .times import earliest_end
 
 MOST_LOOKED_AT = 20_000
 """How many rows a list looks at, the first ones in its order, if indexes find none or too many for its filters."""
 
-_FOUND_BY_INDEX = {LOOKUPS[name] for name in ("state", "key", "since", "dead_letter")}
+_FOUND_BY_INDEX = {LOOKUPS[name] for name in ("state", "key", "since", "dead_letter")} | BY_END
 
 
 def few(jobs: QuerySet[Any], wanted: Mapping[str, Any]) -> list[UUID] | None:
@@ -73,7 +73,8 @@ def _found_by_index(jobs: QuerySet[Any], wanted: Mapping[str, Any]) -> Iterator[
         return
     ordered = connections[jobs.db].features.supports_partial_indexes
     states, dead = wanted.get("state__in", JobState), wanted.get(LOOKUPS["dead_letter"])
-    if (live := sorted(INCOMPLETE.intersection(states))) and not dead:
+    ends = {name: wanted[name] for name in BY_END & wanted.keys()}
+    if (live := sorted(INCOMPLETE.intersection(states))) and not dead and not ends:
         found = jobs.filter(finished_at__isnull=True, state__in=live)
         if "queue" in wanted:
             found = found.filter(queue=wanted["queue"])
@@ -83,7 +84,7 @@ def _found_by_index(jobs: QuerySet[Any], wanted: Mapping[str, Any]) -> Iterator[
             continue
         found = jobs.filter(payload_pruned__in=[False, True], state=state, dead_letter__in=[dead_letter])
         if (since := wanted.get(LOOKUPS["since"])) is None:
-            found = found.filter(finished_at__isnull=False)
+            found = found.filter(finished_at__isnull=False, **ends)
         else:
-            found = found.filter(finished_at__gte=earliest_end(since))
+            found = found.filter(finished_at__gte=earliest_end(since)).filter(**ends)
         yield found.order_by("payload_pruned") if ordered else found

@@ -21,10 +21,13 @@ LOOKUPS = {
     "worker": "worker_id",
     "since": "created_at__gte",
     "until": "created_at__lt",
+    "finished_since": "finished_at__gte",
+    "finished_until": "finished_at__lt",
     "dead_letter": "dead_letter",
 }
 """The name of each filter, and what it compares: ``state`` takes several states, the others one value."""
 
+BY_END = {LOOKUPS["finished_since"], LOOKUPS["finished_until"]}
 _FREE_TEXT = {"key", "worker_id"}
 
 
@@ -37,6 +40,8 @@ def matching(jobs: QuerySet[Any], wanted: Mapping[str, Any]) -> QuerySet[Any]:
     """Return the jobs that match ``wanted``, the result of `filters`, however many; indexes find them if they can."""
     if "state__in" in wanted:
         jobs = in_states(jobs, wanted["state__in"])
+    if BY_END & wanted.keys():
+        jobs = in_states(jobs, TERMINAL)
     if LOOKUPS["since"] in wanted:
         jobs = jobs.filter(created_since(wanted[LOOKUPS["since"]]))
     return narrowed(jobs, wanted)

@@ -67,6 +67,8 @@ QUERIES = [
     ({"since": "PT1H"}, [name for name in NAMES if name != "old"]),
     ({"until": "PT1H"}, ["old"]),
     ({"until": "2000-01-01T00:00:00Z"}, []),
+    ({"finished_since": "PT1H"}, ["state", "dead"]),
+    ({"finished_until": "PT1H"}, []),
     ({"since": "2000-01-01T00:00:00+02:00"}, NAMES),
     ({"dead_letter": "true"}, ["dead"]),
     ({"dead_letter": "false"}, [name for name in NAMES if name != "dead"]),
@@ -85,7 +87,7 @@ def test_jobs_are_filtered_by_all_that_is_given(ojs, jobs, query, found):
     [
         ({"state": "failed"}, "state", "discarded"),
         ({"state": "available,x"}, "state", "Valid"),
-        ({"queue": "Mail"}, "queue", "lower-case"),
+        ({"queue": "Mail"}, "queue", "Did you mean 'mail'?"),
         ({"queue": ["a", "b"]}, "queue", "each value"),
         ({"type": ""}, "type", "lower-case"),
         ({"key": "\0"}, "key", "character"),

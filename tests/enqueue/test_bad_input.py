@@ -483,6 +483,7 @@ def test_a_type_without_a_handler_is_refused_where_the_project_demands_handlers(
         ({"API": {"PERMISSIONS": {"workers": "rest_framework.permissions.IsAdminUser"}}}, "must be a list"),
         ({"API": {"PERMISSIONS": {"workers": ["IsAdminUser"]}}}, "['workers'][0] cannot be imported"),
         ({1: 2}, "OJS_UNIQUE[1] is not a setting"),
+        ({"RETRY": {"max_attempt": 2}}, "OJS_UNIQUE['RETRY']: retry.max_attempt: is not a member of a retry policy"),
         ({"LISTEN_DATABASES": {"default": "otter"}}, "'otter' is no entry of DATABASES. Did you mean 'other'?"),
         ({"FAIR_QUEUES": ["imports"]}, "OJS_UNIQUE['FAIR_QUEUES'] must be a dict (got ['imports'])."),
         ({"FAIR_QUEUES": {"Imports": ["type"]}}, "OJS_UNIQUE['FAIR_QUEUES']: queue: is not a valid name"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from django_ojs_unique import RetryPolicy
 from django_ojs_unique import job as declare
 from django_ojs_unique.exceptions import InvalidRequest, PayloadTooLarge
 from django_ojs_unique.models import Job
@@ -21,6 +22,20 @@ def test_changed_settings_hold_from_the_next_enqueue(settings):
     assert queue() == "second"
     settings.OJS_UNIQUE["DEFAULT_QUEUE"] = "third"
     assert queue() == "third"
+
+
+def test_a_project_has_a_retry_policy_of_its_own_for_jobs_that_give_none(settings, handlers):
+    def attempts(**options):
+        job = Job.objects.enqueue("t", **options).job
+        return Job.objects.get(pk=job.pk).retry_policy.max_attempts
+
+    assert attempts() == 3
+    settings.OJS_UNIQUE = {"RETRY": {"max_attempts": 17}}
+    assert (attempts(), attempts(retry=None), attempts(retry={"max_attempts": 2})) == (17, 17, 2)
+    declare("t", retry={"max_attempts": 5})(lambda: None)
+    assert attempts() == 5
+    settings.OJS_UNIQUE = {"RETRY": RetryPolicy(max_attempts=9)}
+    assert attempts(retry=None) == 9
 
 
 def test_a_handler_that_is_declared_anew_holds_from_the_next_enqueue(handlers):

@@ -603,6 +603,23 @@ def test_dead_letters_are_retried_in_parts_the_oldest_first():
     assert Job.objects.exclude(state="discarded").get() == dead[1]
 
 
+def test_what_failed_lately_is_found_though_it_was_enqueued_long_ago():
+    ids = [str(discarded().pk) for _ in range(2)]
+    now = timezone.now()
+    for pk, days in zip(ids, (0, 2), strict=True):
+        end, created = now - timezone.timedelta(days=days), now - timezone.timedelta(days=9)
+        Job._base_manager.filter(pk=pk).update(created_at=created, finished_at=end)
+    a_job()
+    for option, found in {"--finished-since": ids[:1], "--finished-until": ids[1:]}.items():
+        assert [line.split()[0] for line in jobs("list", option, "P1D").splitlines()[1:]] == found
+
+
+def test_who_retries_dead_letters_is_told_that_a_policy_makes_them():
+    discarded()
+    Job._base_manager.update(dead_letter=False)
+    assert "only if its retry policy has on_exhaustion='dead_letter'" in jobs("retry", "--dead-letter")
+
+
 def test_jobs_are_found_by_their_worker_and_by_their_time():
     old, new = a_job(), a_job()
     now = timezone.now()

@@ -201,3 +201,19 @@ def test_a_huge_value_is_refused_in_few_words(value):
 def test_the_power_of_a_large_whole_coefficient_is_not_computed(strategy):
     policy = RetryPolicy(backoff_strategy=strategy, backoff_coefficient=10**15, jitter=False)
     assert [policy.delay(attempt, 0.5) for attempt in (2, 3, 2**31 - 1)] == [policy.longest] * 3
+
+
+@pytest.mark.parametrize(
+    ("policy", "seconds"),
+    [
+        ({}, 1 + 2),
+        ({"max_attempts": 0}, 0),
+        ({"max_attempts": 1}, 0),
+        ({"max_attempts": 17}, 511 + 7 * 300),
+        ({"max_attempts": 4, "backoff_strategy": "linear", "jitter": False}, 1 + 2 + 3),
+        ({"max_attempts": 100_001, "backoff_strategy": "constant"}, 100_000),
+        ({"max_attempts": MOST_ATTEMPTS}, 511 + (MOST_ATTEMPTS - 10) * 300),
+    ],
+)
+def test_a_policy_tells_how_long_a_job_is_tried(policy, seconds):
+    assert RetryPolicy(**policy).lasts == timedelta(seconds=seconds)

@@ -99,6 +99,8 @@ FILTERS = {
     "worker_id": text("Whose lease this worker has, or had last.", read=stored_text),
     "since": text("Enqueued at or after this time, or so long ago, as in PT30M.", read=_past),
     "until": text("Enqueued before this time, or longer ago than this.", read=_past),
+    "finished_since": text("Finished at or after this time, or so long ago.", read=_past),
+    "finished_until": text("Finished before this time, or longer ago than this.", read=_past),
     "dead_letter": Value(
         {"type": "string", "enum": ["true", "false"]}, "Only dead letters, or none of them.", read=_boolean
     ),

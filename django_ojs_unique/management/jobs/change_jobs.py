@@ -20,7 +20,7 @@ from ...options import OPTIONS
 from ...progress import progress
 from ...reporting.job_filters import filters, in_states, matching
 from ..arguments import whole_number
-from .filters import NO_MATCH, add_filters
+from .filters import NO_DEAD_LETTER, NO_MATCH, add_filters
 from .subcommand import Subcommand, job_id, key, type_
 from .tables import table
 
@@ -111,6 +111,8 @@ class OnMatchingJobs(OnJobs):
             else:
                 self.change(self.jobs, ids, **switches)
             return
+        if options["dead_letter"] and not jobs.exists():
+            self.warn(NO_DEAD_LETTER)
         jobs = self.able(jobs, options["state"])
         if dry_run:
             self.preview(jobs, options["limit"])

@@ -15,6 +15,10 @@ from ...reporting.job_filters import before
 from .subcommand import key, moment, queue, state, type_
 
 NO_MATCH = "No job matches. Leave a filter out to match others; `jobs queues` shows the queues that have jobs."
+NO_DEAD_LETTER = (
+    "No dead letter matches. A discarded job is one only if its retry policy has on_exhaustion='dead_letter': for the"
+    " others leave --dead-letter out."
+)
 
 
 def add_filters(parser: CommandParser) -> None:
@@ -34,6 +38,8 @@ def add_filters(parser: CommandParser) -> None:
     when = "2026-01-31T14:00, or PT30M for half an hour ago"
     parser.add_argument("--since", type=_past, metavar="TIME", help=f"Only jobs enqueued at or after: {when}.")
     parser.add_argument("--until", type=_past, metavar="TIME", help="Only jobs enqueued before that.")
+    parser.add_argument("--finished-since", type=_past, metavar="TIME", help="Only jobs that ended at or after that.")
+    parser.add_argument("--finished-until", type=_past, metavar="TIME", help="Only jobs that ended before that.")
     parser.add_argument(
         "--dead-letter", action="store_true", default=None, help="Only discarded jobs that are dead letters."
     )
