@@ -8,7 +8,7 @@ also ``from django.utils.timezone import now``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any
 from unittest.mock import patch
@@ -27,11 +27,11 @@ from ..ojs.durations import parse_duration
 
 
 @contextmanager
-def travel(to: timedelta | str | datetime) -> Iterator[None]:
+def travel(to: timedelta | str | float | datetime) -> Iterator[None]:
     """Move the time of this process forward or back until the end of the block; the clock goes on from there.
 
-    ``to``: a timedelta or an ISO 8601 duration from now, or an aware datetime. Inside another `travel`, a duration
-    counts from that time. Jobs that fall due do not run by themselves; call `run_jobs`. It moves
+    ``to``: a timedelta, an ISO 8601 duration or seconds from now, or an aware datetime. Inside another `travel`, a
+    duration counts from that time. Jobs that fall due do not run by themselves; call `run_jobs`. It moves
     `django.utils.timezone.now`, `Now` in queries, and the time that jobs go by; not ``datetime.now()``.
 
     Raises InvalidRequest for any other value.
@@ -51,10 +51,13 @@ def _shift(to: Any, now: datetime) -> timedelta:
             to = now + parse_duration(to)
         except ValueError as error:
             raise InvalidRequest.at("to", str(error), value=to, hint="Write 'PT1H', 'P7D', 'P1M'.") from None
+    if isinstance(to, (int, float)) and not isinstance(to, bool):
+        with suppress(ValueError, OverflowError):
+            to = timedelta(seconds=to)
     if isinstance(to, timedelta):
         return to
     if not isinstance(to, datetime):
-        hint = "Write a timedelta, an ISO 8601 duration, or an aware datetime."
+        hint = "Write a timedelta, an ISO 8601 duration, seconds, or an aware datetime."
         raise InvalidRequest.at("to", "is neither a length of time nor a moment", value=to, hint=hint)
     if timezone.is_naive(to) is not timezone.is_naive(now):
         raise InvalidRequest.at("to", "is naive or aware, and timezone.now() is not", value=to)
@@ -71,7 +74,10 @@ class _Plain(type):
 def _clock(shift: timedelta) -> type[datetime]:
     before = timezone.datetime  # type: ignore[attr-defined] # that of a `travel` around this one
 
-    class Later(datetime, metaclass=_Plain):
+    class Both(_Plain, type(datetime)):  # type: ignore[misc] # freezegun's class has a metaclass of its own
+        pass
+
+    class Later(datetime, metaclass=Both):
         @classmethod
         def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
             return before.now(tz) + shift

@@ -314,7 +314,7 @@ def test_pausing_and_resuming_says_what_happened_and_is_logged(client):
 def test_what_is_no_queue_is_refused_with_the_hint(admin_client, name):
     for action in ("pause", "resume"):
         (message,) = post(admin_client, **{action: name})
-        assert re.search("Write lower-case letters|Shorten it", message)
+        assert re.search("Write lower-case letters|Did you mean|Shorten it", message)
         assert message.isprintable()
     assert not Queue.objects.exists()
     assert not LogEntry.objects.exists()

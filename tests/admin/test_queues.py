@@ -81,7 +81,7 @@ def test_a_queue_whose_name_is_none_is_refused_and_the_others_go_on(admin_client
     Queue.objects.create(name="Not A Queue")
     Queue.objects.create(name="emails")
     refused, done = act(admin_client, "pause", "Not A Queue", "emails")
-    assert "Write lower-case letters" in refused
+    assert "Did you mean 'not-a-queue'?" in refused
     assert done == "Paused emails."
 
 

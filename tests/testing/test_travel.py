@@ -12,7 +12,7 @@ from django_ojs_unique import Cron, InvalidRequest, RetryPolicy, UniquePolicy, j
 from django_ojs_unique.db.clock import database_now
 from django_ojs_unique.execution.claim import claim
 from django_ojs_unique.models import CronJob, Job, SuppressedEnqueue
-from django_ojs_unique.testing import assert_enqueued, run_jobs, run_one, tick, travel
+from django_ojs_unique.testing import assert_enqueued, run_jobs, run_one, tick, time_travel, travel
 from django_ojs_unique.worker import Worker
 from tests.support.refusals import refused
 
@@ -57,10 +57,10 @@ def clocks():
 # The clocks
 
 
-@pytest.mark.parametrize("to", [HOUR, "PT1H", -DAY, timedelta(microseconds=1), "P7D"])
+@pytest.mark.parametrize("to", [HOUR, "PT1H", 3600, -DAY, timedelta(microseconds=1), "P7D"])
 def test_all_clocks_move_and_come_back(to):
     before = datetime.now(UTC)
-    away = before + {"PT1H": HOUR, "P7D": 7 * DAY}.get(to, to)
+    away = before + {"PT1H": HOUR, 3600: HOUR, "P7D": 7 * DAY}.get(to, to)
     with travel(to):
         assert all(is_near(told, away) for told in clocks())
     assert all(is_near(told, before) for told in clocks())
@@ -71,6 +71,24 @@ def test_a_moment_can_be_travelled_to():
     with travel(moment):
         assert all(is_near(told, moment) for told in clocks())
         assert timezone.localtime().day == 30
+
+
+def test_a_journey_may_begin_where_another_package_has_frozen_the_time(monkeypatch):
+    class Meta(type):
+        """As freezegun has one."""
+
+        def __instancecheck__(cls, value):
+            return isinstance(value, datetime)
+
+    class Frozen(datetime, metaclass=Meta):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime(2030, 1, 1, 12, tzinfo=tz)
+
+    for module in (timezone, time_travel):
+        monkeypatch.setattr(module, "datetime", Frozen)
+    with travel("P1D"):
+        assert timezone.now() == datetime(2030, 1, 2, 12, tzinfo=UTC)
 
 
 def test_a_month_is_counted_on_the_calendar():
@@ -110,7 +128,7 @@ def test_djangos_own_module_still_knows_a_datetime():
         assert timezone.template_localtime(moment).hour == 13  # in Berlin
 
 
-@pytest.mark.parametrize("to", ["1 day", "P", "-P1D", 3600, None, datetime(2030, 1, 1)])
+@pytest.mark.parametrize("to", ["1 day", "P", "-P1D", True, float("nan"), 10**400, None, datetime(2030, 1, 1)])
 def test_what_is_no_time_is_refused(to):
     with refused(InvalidRequest, "to"), travel(to):
         pass
