@@ -139,12 +139,12 @@ def claim_limited(jobs: QuerySet[Any], rules: Rules, wanted: ClaimOptions) -> tu
         return _claim_from_limited(jobs, rules, wanted), None
     found: list[Any] = []
     again: set[str] = set()
-    rest = wanted
-    for repeated in range(MOST_ROUNDS):
+    rest, repeated = wanted, 0
+    for number in range(MOST_ROUNDS):
         try:
             waiting = look(available, rules.blocks, rest.limit, _turns[jobs.db], repeated, again)
             waiting.is_narrow = len(rest.shares) < len(wanted.shares)
-            if repeated == MOST_ROUNDS - 1:
+            if number == MOST_ROUNDS - 1:
                 waiting.last_new = None  # take what was read, although there may be earlier jobs
             claimed, unread = _claim_blocked(available, rules, rest, waiting)
         except Exception as error:
@@ -153,9 +153,11 @@ def claim_limited(jobs: QuerySet[Any], rules: Rules, wanted: ClaimOptions) -> tu
             logger.warning("A claim ended early, with %d jobs.", len(found), exc_info=True)
             return found, error
         found += claimed
-        rest = rest.after(claimed)
+        before, rest = rest, rest.after(claimed)
         if not rest.shares:
             return found, None
+        # Without the jobs of the shares that are full, the others are read from the first one on.
+        repeated = repeated + 1 if len(rest.shares) == len(before.shares) else 0
         if not waiting.is_cut and not unread:
             break
         again.update(unread)
