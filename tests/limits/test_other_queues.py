@@ -239,13 +239,12 @@ class TestSharesOfAClaim:
 
     def test_a_queue_is_not_forgotten_by_a_round_for_one_share(self):
         """The jobs of the other share were not read: that they wait must stay known."""
-        self.enqueue("p", 1)
-        (holder,) = take("q", types=["plain"])
-        self.enqueue("ppa", 1)
+        self.enqueue("ppp", 3)
+        holders = take("q", types=["plain"])
+        self.enqueue("p" * 12 + "a", 3)
         assert self.take(1, 1) == []
-        assert LimitPartition.objects.get().queues == ["q"]
-        done(holder)
-        assert self.take(1, 1) == [0]
+        done(*holders)
+        assert self.take(1, 1) == [0, 12]
         assert LimitPartition.objects.get().queues == ["q"]
 
 

@@ -111,13 +111,14 @@ class OnMatchingJobs(OnJobs):
             else:
                 self.change(self.jobs, ids, **switches)
             return
-        if options["dead_letter"] and not jobs.exists():
-            self.warn(NO_DEAD_LETTER)
         jobs = self.able(jobs, options["state"])
+        oldest = jobs.order_by("created_at", "pk").values_list("pk", flat=True)
+        if options["dead_letter"] and not oldest[:1]:
+            self.warn(NO_DEAD_LETTER)
         if dry_run:
             self.preview(jobs, options["limit"])
             return
-        ids = list(jobs.order_by("created_at", "pk").values_list("pk", flat=True)[: options["limit"]])
+        ids = list(oldest[: options["limit"]])
         bar = progress(options["verbosity"], total=len(ids), desc=self.operation.done.lower())
         self.change(jobs, ids, bar=bar, **switches)
 
