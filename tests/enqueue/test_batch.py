@@ -959,7 +959,7 @@ def test_with_each_memory_does_not_grow_with_the_number_of_items():
     many(numbered(PART))
     tracemalloc.start()
     try:
-        few, more = peak(10_000, PART), peak(20_000, 3 * PART)
+        few, more = peak(10_000, 2 * PART), peak(20_000, 4 * PART)
     finally:
         tracemalloc.stop()
     assert more < few * 1.3

@@ -154,6 +154,7 @@ def test_the_error_of_a_server_that_does_not_answer_has_color_only_if_wanted(mon
             return True
 
     monkeypatch.setattr(runworker, "await_server", refuse)
+    monkeypatch.setattr(runworker, "end_within", lambda seconds, code: None)  # this process goes on
     command = Command(stderr=(terminal := Terminal()), force_color=True)
     with pytest.raises(SystemExit):
         command.run_from_argv(["manage.py", "runworker", *options])
