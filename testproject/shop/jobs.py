@@ -184,7 +184,7 @@ def send_newsletter(reader: int) -> None:
     time.sleep(0.1)
 
 
-@job("catalogue.export", queue="reports", unique=UniquePolicy(on_conflict="ignore"), takes_context=True)
+@job("catalogue.export", queue="reports", unique=UniquePolicy(keys=["type"], on_conflict="ignore"), takes_context=True)
 def export_catalogue(context: JobContext, pages: int) -> str:
     """Export the catalogue, a page a second, and report the progress."""
     for page in range(pages):

@@ -30,6 +30,7 @@ TABLE = {
     "POST /ojs/v1/jobs/bulk": ("producers", SHOWN),
     "POST /ojs/v1/jobs/explain": ("producers", "enqueue"),
     "GET /ojs/v1/jobs/{}": ("producers", "read"),
+    "DELETE /ojs/v1/jobs": ("producers", "cancel"),
     "DELETE /ojs/v1/jobs/{}": ("producers", "cancel"),
     "GET /ojs/v1/jobs/{}/progress": ("producers", "read"),
     "POST /ojs/v1/jobs/{}/activate": ("producers", "change"),
@@ -101,6 +102,9 @@ def prepare(operation: str, worker: OJSClient) -> tuple[str, Any]:
         (active,) = worker.fetch()
         body = {"job_id": active["id"], "worker_id": "w", "active_jobs": [active["id"]], "progress": 0.5}
         return place.format(active["id"]), body
+    if operation == "DELETE /ojs/v1/jobs":
+        Job.objects.enqueue("t", ["secret"], key="k")
+        return f"{place}?key=k", body
     job = Job.objects.enqueue("t", ["secret"]).job
     if place.endswith("activate"):
         Job._base_manager.filter(pk=job.pk).update(state="pending")

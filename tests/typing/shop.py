@@ -180,4 +180,5 @@ def test(ojs_jobs: JobFixture) -> None:
     with ojs_jobs.travel("PT1H"):
         ojs_jobs.assert_deduplicated(welcome, outcome="deduplicated")
         assert_type(ojs_jobs.run_jobs()[0].job, Job)
-    travel(3600)  # type: ignore[arg-type]
+    travel(3600)
+    travel([3600])  # type: ignore[arg-type]
