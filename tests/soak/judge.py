@@ -229,9 +229,9 @@ def story(job: Any, around: Iterable[tuple[float, str]] = ()) -> Iterable[str]:
             told.append((at, f"{operation} {source or 'nothing'} -> {target}, attempt {attempt}{held}{then}"))
         cursor.execute("SELECT began, ended, token, pid FROM soak_runs WHERE job = %s", [job])
         for began, ended, token, pid in cursor.fetchall():
-            told.append((began, f"BEGAN under {token[:8]} in process {pid}"))
+            told.append((began, f"BEGAN under {str(token)[:8]} in process {pid}"))
             if ended is not None:
-                told.append((ended, f"ENDED under {token[:8]} in process {pid}"))
+                told.append((ended, f"ENDED under {str(token)[:8]} in process {pid}"))
     if told:
         first, last = min(told)[0] - BEFORE, max(told)[0]
         told += [(at, f"({said})") for at, said in around if first <= at <= last]
