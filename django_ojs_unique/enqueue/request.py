@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, make_dataclass
 from datetime import datetime
 from operator import attrgetter
@@ -70,8 +70,13 @@ ARGUMENTS: Final = frozenset({"type", "args", *ENQUEUE})
 _COPIED = [(name, option.default, option.kind.read) for name, option in OPTIONS.items() if option.copied]
 _NOT_GIVEN = tuple(default for _, default, _ in _COPIED)
 _copied = attrgetter(*(name for name, *_ in _COPIED))
-ELSEWHERE = {"countdown": "delay", "eta": "scheduled_at", "run_at": "scheduled_at", "kwargs": "args"}
+_ELSEWHERE = {"countdown": "delay", "eta": "scheduled_at", "run_at": "scheduled_at", "kwargs": "args"}
 """What other job systems call some of them."""
+
+
+def meant_by(name: str, known: Iterable[str]) -> str:
+    """Return the name that was probably meant: ours for another system's, or a similar one of ``known``; or ""."""
+    return _ELSEWHERE.get(name) or nearest(name, known)
 
 
 def refuse_unknown(call: str, type: Any, options: Mapping[str, Any]) -> None:
@@ -79,7 +84,7 @@ def refuse_unknown(call: str, type: Any, options: Mapping[str, Any]) -> None:
     unknown = {name: value for name, value in options.items() if name not in ARGUMENTS}
     for name in unknown:
         meant = argument_names(type, unknown)
-        close = "" if name in meant else ELSEWHERE.get(name) or nearest(name, ARGUMENTS)
+        close = "" if name in meant else meant_by(name, ARGUMENTS)
         args = shorten(redacted(type, {meant.get(name, name): value for name, value in unknown.items()}))
         typo = f" The handler of {type!r} has {meant[name]!r}." if meant.get(name, name) != name else ""
         hint = f"Did you mean {close!r}?" if close else f"A job's arguments go into args: write args={args}.{typo}"

@@ -59,7 +59,7 @@ class Claimed(Sequence[Any]):
     @property
     def are_as_stored(self) -> bool:
         """Whether the statement that claimed the jobs has returned their rows, so that each field has its new value."""
-        return isinstance(self._found, UnreadRows)
+        return not self.is_limited
 
     @cached_property
     def _jobs(self) -> list[Any]:

@@ -97,8 +97,8 @@ class Claimer:
         began = self._poller.begin()
         pools = [pool for pool in types_of if pool not in skipped]
         while pools:
-            if self._room(pools[0]) > 0:
-                shares = self._shares({pool: types_of[pool] for pool in pools})
+            shares = self._shares({pool: types_of[pool] for pool in pools})
+            if pools[0] in shares:
                 claimed = self._claim(shares, ask_for_rules=ask_for_rules)
                 found = found or bool(claimed)
                 pools = [pool for pool in pools[1:] if not (claimed.is_limited and pool in shares)]

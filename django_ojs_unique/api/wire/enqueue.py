@@ -10,17 +10,8 @@ from types import NoneType
 from typing import Any
 
 from ...conf import API_DEFAULTS, settings
-from ...enqueue.request import ELSEWHERE, Request
-from ...exceptions import (
-    InvalidRequest,
-    InvalidRetryPolicy,
-    OJSError,
-    PayloadTooLarge,
-    as_json,
-    did_you_mean,
-    nearest,
-    shorten,
-)
+from ...enqueue.request import Request, meant_by
+from ...exceptions import InvalidRequest, InvalidRetryPolicy, OJSError, PayloadTooLarge, as_json, did_you_mean, shorten
 from ...handlers.redaction import masked, names_of_any, redact_error
 from ...ojs.durations import format_duration, milliseconds
 from ...ojs.names import LONGEST_TYPE, TYPE, UUID7_TEXT
@@ -42,7 +33,7 @@ SYSTEM_MANAGED = frozenset({
 """The members that only the server sets; a client's values are ignored."""
 
 _KNOWN = ("id", "type", "args", "meta", "schema", "options", *_NAMES)
-_DEFINED = SYSTEM_MANAGED.union(_NAMES, ("specversion", "id", "type", "args", "meta", "schema", "options"))
+_DEFINED = SYSTEM_MANAGED.union(_KNOWN, ("specversion",))
 _DELAYS = ("delay", "delay_until")
 _LATER = {"delay": "scheduled_at", "expires_in": "expires_at"}
 """The options that JSON has as times."""
@@ -126,7 +117,7 @@ def hints(requests: Iterable[tuple[str, Request]]) -> dict[str, list[str]]:
     for path, request in requests:
         for name in request.extra or ():
             if name not in said and len(said) < _MOST_HINTS:
-                meant = ELSEWHERE.get(name) or nearest(name, _KNOWN)
+                meant = meant_by(name, _KNOWN)
                 at = shorten(f"{path}.{name}" if path else name)
                 said[name] = f"{at} is stored and does nothing. Did you mean {meant!r}?" if meant else ""
     found = list(filter(None, said.values()))

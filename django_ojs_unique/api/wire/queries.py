@@ -107,8 +107,8 @@ FILTERS = {
 }
 """The parameters that filter jobs, as those of `manage.py jobs list` do."""
 KEY = {
-    "key": text("The key.", read=lambda text, field: job_key(text)),
-    "type": text("The type of the job, if several hold the key.", read=lambda text, field: job_type(text)),
+    "key": text("The key.", read=FILTERS["key"].read),
+    "type": text("The type of the job, if several hold the key.", read=FILTERS["type"].read),
     "key_scope": choice(KeyScope, "The scope of the key, likewise."),
 }
 """The parameters that name the job that holds a key."""
