@@ -79,6 +79,7 @@ def _call(run: Run, definition: Definition) -> Any:
             args = run.job.args if definition.converter is None else definition.converter.from_json(run.job.args)
             if definition.skip_unless is not None and not still_wanted(definition, args):
                 raise Skip(_reason(definition))
+            run.refuse_late_start()
             return call(definition, args, context)
     except BaseException as error:
         if handle is not None:
@@ -99,6 +100,7 @@ async def _arun(run: Run, share: sessions.Share, deadline: asyncio.Timeout) -> A
                 args = await sync_to_async(definition.converter.from_json)(args)
             if definition.skip_unless is not None and not await astill_wanted(definition, args):
                 raise Skip(_reason(definition))
+            run.refuse_late_start()
             return await acall(definition, args, context)
     except BaseException as error:
         if handle is not None and handle.journal.has_unsaved:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..db.characters import storable
 from ..db.clock import database_now
+from ..exceptions import LeaseLost
 from ..handlers.control import TimeLimitExceeded
 from .errors import LONGEST_REASON
 
@@ -72,6 +73,16 @@ class Run:
                 return False
             self.started_at = time.monotonic()
             return True
+
+    def refuse_late_start(self) -> None:
+        """Raise LeaseLost or TimeLimitExceeded if the handler must not be called any more.
+
+        The call comes later than `begin`: receivers of `job_started`, for example, may wait for a lock before it.
+        """
+        if self.over or self.cancelled:
+            raise LeaseLost
+        if self.interrupted:
+            raise TimeLimitExceeded
 
     def take_back(self) -> bool:
         """End it before it started; return False when it has started or ended."""

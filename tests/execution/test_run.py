@@ -1,13 +1,16 @@
 import time
+from contextlib import contextmanager
 
 import pytest
+from asgiref.sync import async_to_sync
 
 from django_ojs_unique import job
 from django_ojs_unique.execution.errors import LONGEST_MESSAGE, LONGEST_TRACEBACK
-from django_ojs_unique.execution.execute import execute
+from django_ojs_unique.execution.execute import aexecute, execute
 from django_ojs_unique.execution.run import Run
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.moments import milliseconds
+from django_ojs_unique.signals import job_started
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -33,6 +36,45 @@ def run(handlers, take):
 @pytest.mark.parametrize("seconds", [-1, 1000])
 def test_a_run_does_not_begin_once_its_lease_may_have_run_out(seconds):
     assert Run(Job(), lease_until=time.monotonic() + seconds).begin() is (seconds > 0)
+
+
+@contextmanager
+def started(receiver):
+    """Call a function when a job starts, before its handler."""
+    job_started.connect(receiver, weak=False, dispatch_uid="late")
+    try:
+        yield
+    finally:
+        job_started.disconnect(dispatch_uid="late")
+
+
+@pytest.mark.parametrize("kind", ["plain", "atomic", "async"])
+@pytest.mark.parametrize(
+    ("meanwhile", "error"),
+    [
+        (lambda run: run.end(), "LeaseLost"),
+        (lambda run: setattr(run, "cancelled", True), "LeaseLost"),
+        (lambda run: setattr(run, "interrupted", True), "timeout"),
+        (lambda run: None, None),
+    ],
+)
+def test_a_handler_is_not_called_when_its_run_ended_while_receivers_waited(handlers, take, kind, meanwhile, error):
+    calls = []
+
+    def handler():
+        calls.append(1)
+
+    async def awaited():
+        calls.append(1)
+
+    job("t", atomic=kind == "atomic")(awaited if kind == "async" else handler)
+    Job.objects.enqueue("t")
+    (claimed,) = take()
+    run = Run(claimed)
+    with started(lambda **kwargs: meanwhile(run)):
+        finished = async_to_sync(aexecute)(run) if kind == "async" else execute(run)
+    assert calls == [1] * (error is None)
+    assert (finished.error and finished.error["type"].rpartition(".")[2]) == error
 
 
 def test_an_object_arrives_as_keywords_and_an_array_in_order(run):
