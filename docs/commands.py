@@ -71,6 +71,12 @@ def subsections(parsers: list[tuple[str, argparse.ArgumentParser]], heading: str
     yield from table_of([found[line] for line in shared])
     for name, parser in parsers:
         yield from section(parser, f"#{heading} {name}", shared)
+        if name == "verify":
+            from django_ojs_unique.integrity import Kind  # needs the apps
+
+            yield "| what it finds | what `--fix` does |\n|---|---|"
+            yield from (f"| {kind.problem} | {kind.hint} |" for kind in Kind)
+            yield ""
 
 
 def table_of(arguments: list[argparse.Action]) -> Iterator[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -15,8 +16,9 @@ from .. import lifecycle
 from ..db.dialect import Dialect
 from ..db.holding import hold_for_others
 from ..db.inserts import in_groups
+from ..db.updates import update_each
 from ..lifecycle import stopped
-from ..ojs.states import JobState
+from ..ojs.states import ALL, JobState
 from ..unique.plan import Effects
 from ..unique.row import JobRow
 from .rewrite import REWRITTEN
@@ -34,8 +36,8 @@ def write(jobs: QuerySet[Any], dialect: Dialect, effects: Effects, now: datetime
     lifecycle.detach(jobs, effects.detached)
     for ids in in_groups(effects.released):
         lifecycle.release_unique_keys(jobs.filter(pk__in=ids))
-    for id, changes in effects.changed.items():
-        lifecycle.write(jobs.filter(pk=id), **changes)
+    for names, rows in _alike(effects.changed):
+        update_each(jobs, rows, names, ALL)
     for ids in in_groups(effects.stopped):
         stopped.keep(jobs.filter(pk__in=ids))
     for some in in_groups(effects.cancelled.items()):
@@ -69,6 +71,14 @@ def _replacement(pairs: Collection[tuple[UUID, UUID]]) -> UUID | Case:
     if len({new for _, new in pairs}) == 1:
         return next(new for _, new in pairs)
     return Case(*(When(pk=old, then=Value(new)) for old, new in pairs), output_field=UUIDField())
+
+
+def _alike(changed: Mapping[UUID, Mapping[str, Any]]) -> Iterable[tuple[tuple[str, ...], list[Any]]]:
+    """Return changes of rows by the names of the fields."""
+    by_names: dict[tuple[str, ...], list[Any]] = defaultdict(list)
+    for id, fields in changed.items():
+        by_names[tuple(fields)].append(SimpleNamespace(id=id, **fields))
+    return by_names.items()
 
 
 def _grouped(pairs: Iterable[tuple[K, UUID]]) -> Iterable[tuple[K, list[UUID]]]:

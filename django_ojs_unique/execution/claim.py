@@ -15,6 +15,7 @@ from django.db.models import QuerySet
 from ..db.dialect import Front
 from ..db.dialects import dialect_of
 from ..db.fast.rows import UnreadRows
+from ..limits.candidates import rank
 from ..ojs.states import JobState
 from .claim_limited import ClaimOptions, Share, claim_limited
 from .leases import Lease
@@ -66,8 +67,11 @@ class Claimed(Sequence[Any]):
         jobs = list(self._found)
         if not self.is_limited:
             # Two sorts by plain attributes are faster than one by a function; the second keeps the order of equals.
-            jobs.sort(key=_age)
-            jobs.sort(key=_priority, reverse=True)
+            try:
+                jobs.sort(key=_age)
+                jobs.sort(key=_priority, reverse=True)
+            except TypeError:  # somebody has removed a time manually
+                jobs.sort(key=rank)
         for job in jobs:
             job.__dict__.update(self._changes)
         return jobs

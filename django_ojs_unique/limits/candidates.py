@@ -145,8 +145,8 @@ class Candidate:
 
 
 def rank(job: Any) -> Rank:
-    """Return the place of a job in the order of `ORDER`."""
-    return -job.priority, job.enqueued_at, job.id
+    """Return the place of a job in the order of `ORDER`. Only rows written manually have no ``enqueued_at``."""
+    return -job.priority, job.enqueued_at is not None, job.enqueued_at or 0, job.id
 
 
 def readable(jobs: Iterable[Candidate]) -> list[Candidate]:

@@ -101,4 +101,5 @@ class Fronts:
         for job in jobs:
             self._priorities.add(job.priority)
             key = job.queue, job.priority
-            self._known[key] = max(self._known.get(key, job.enqueued_at), job.enqueued_at)
+            if job.enqueued_at is not None:
+                self._known[key] = max(self._known.get(key, job.enqueued_at), job.enqueued_at)

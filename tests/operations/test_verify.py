@@ -20,13 +20,15 @@ from django_ojs_unique.exceptions import UnknownJobType
 from django_ojs_unique.execution.leases import requeue_leased
 from django_ojs_unique.integrity import Kind, rekey, verify
 from django_ojs_unique.maintenance import timers
-from django_ojs_unique.models import Job
+from django_ojs_unique.models import Job, StoppedRun
 from django_ojs_unique.ojs.states import TERMINAL, WAITING
+from django_ojs_unique.operations.integrity.columns import RULES
 from django_ojs_unique.signals import job_cancelled
 from django_ojs_unique.testing import run_jobs
 from django_ojs_unique.unique.fingerprint import SCHEME, canonical_text, fingerprint
 from django_ojs_unique.unique.keys import JobKey
 from django_ojs_unique.unique.presets import resque_uniqueue
+from django_ojs_unique.worker import Worker
 from tests.support.audit import audit
 from tests.support.jobs import claim, fresh, put, row
 from tests.support.limits import take
@@ -322,6 +324,60 @@ def a_job_in_a_partition_that_is_not_its_own():
     return by_sql(a_job(), blocked_by=A_PARTITION, fair_partition=A_PARTITION.replace("0", "1"))
 
 
+def a_limited_job_that_nothing_blocks():
+    return by_sql(a_job(args={"n": 1}, limit=Limit(key=["args.n"], running=1)), blocked_by="")
+
+
+def limits_that_cannot_be_read():
+    return by_sql(a_job(), limits=[{"name": "x"}])
+
+
+def a_place_of_none():
+    return by_sql(a_job(), enqueued_at=None)
+
+
+def a_scheduled_job_without_its_time():
+    return by_sql(a_job(scheduled_at=timezone.now() + HOUR, unique=BY_ARGS), run_at=None)
+
+
+def a_retry_without_its_time():
+    return by_sql(put(a_job(), "retryable"), run_at=None)
+
+
+def a_running_job_without_a_lease():
+    job = a_job()
+    claim(job)
+    return by_sql(job, lease_token=None, lease_expires_at=None)
+
+
+def more_attempts_than_it_may_have():
+    return by_sql(put(a_job(), "discarded"), attempt=9)
+
+
+def less_attempts_than_none():
+    return by_sql(a_job(), attempt=-1)
+
+
+def a_queue_without_a_name():
+    return by_sql(a_job(), queue="")
+
+
+def a_meta_that_is_a_number():
+    return by_sql(a_job(unique=BY_ARGS), meta=7)
+
+
+def tags_that_are_an_object():
+    return by_sql(a_job(), tags={"a": 1})
+
+
+def a_retry_policy_that_cannot_be_read():
+    return by_sql(a_job(), retry_options={"max_tries": 3})
+
+
+def a_dead_letter_that_completed():
+    return by_sql(put(a_job(), "completed"), dead_letter=True)
+
+
 def unique_states_of_nothing():
     return by_sql(a_job(), unique_states=1)
 
@@ -343,6 +399,19 @@ INCONSISTENT = [
     (a_limited_job_that_waits_for_another_partition, "BLOCK"),
     (a_job_without_limits_that_waits_for_a_partition, "BLOCK"),
     (a_job_in_a_partition_that_is_not_its_own, "BLOCK"),
+    (a_limited_job_that_nothing_blocks, "BLOCK"),
+    (limits_that_cannot_be_read, "LIMITS"),
+    (a_place_of_none, "PLACE"),
+    (a_scheduled_job_without_its_time, "DUE"),
+    (a_retry_without_its_time, "DUE"),
+    (a_running_job_without_a_lease, "LEASE"),
+    (more_attempts_than_it_may_have, "ATTEMPTS"),
+    (less_attempts_than_none, "ATTEMPTS"),
+    (a_queue_without_a_name, "QUEUE"),
+    (a_meta_that_is_a_number, "SHAPE"),
+    (tags_that_are_an_object, "SHAPE"),
+    (a_retry_policy_that_cannot_be_read, "RETRY"),
+    (a_dead_letter_that_completed, "DEAD_LETTER"),
     (unique_states_of_nothing, "LOOSE"),
     (unique_states_of_nothing_in_another_state, "LOOSE"),
     (wrong_fingerprint, "FINGERPRINT"),
@@ -377,6 +446,34 @@ def test_an_inconsistency_is_found_named_and_fixed(make, kind):
     assert said.splitlines()[-1].startswith("Nothing to fix")
     assert fresh(job).state == job.state
     fixed()
+
+
+def args_that_are_a_number():
+    return by_sql(a_job(), args=7)
+
+
+@pytest.mark.slow
+def test_args_that_are_neither_an_object_nor_an_array_are_named_and_left():
+    job = args_that_are_a_number()
+    assert found() == {"ARGS": 1}
+    said = refused("verify", "--fix")
+    assert f"{Kind.ARGS.problem}: 1\n  hint: {Kind.ARGS.hint}\n  jobs: {job.pk}\n" in said
+    assert fresh(job).args == 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [None, Limit(key=["args.n"], running=2)], ids=["plain", "limited"])
+def test_no_broken_row_ends_a_worker_or_keeps_it_from_other_jobs(handlers, limit):
+    job("t")(lambda **kwargs: None)
+    of_columns = {rule.kind.name for rule in RULES}
+    for make in (*(make for make, kind in INCONSISTENT if kind in of_columns), args_that_are_a_number):
+        broken = make()
+        good = [a_job(args={"n": n}, limit=limit).pk for n in (1, 1, 2)]
+        Worker().run(drain=True)
+        assert set(Job.objects.filter(pk__in=good).values_list("state", flat=True)) == {"completed"}, make
+        assert Job.objects.filter(pk=broken.pk).exists()
+        Job.objects.all().delete()
+        StoppedRun.objects.all().delete()
 
 
 @pytest.mark.slow
@@ -531,7 +628,7 @@ def test_a_fixed_job_does_not_take_the_unique_key_of_an_older_one():
 def test_of_imported_duplicates_the_oldest_waits_on():
     values = {"type": "t", "queue": "q", "unique": BY_ARGS.to_dict(), "args": {}}
     text = canonical_text(BY_ARGS, type="t", queue="q", args={}, meta={})
-    rows = insert_all(Job(**values, fingerprint=fingerprint(text)) for _ in range(5))
+    rows = insert_all(Job(**values, fingerprint=fingerprint(text), enqueued_at=timezone.now()) for _ in range(5))
     assert found() == {"DUPLICATE": 4, "UNHELD": 1}
     seen = []
     receive = lambda **arguments: seen.append((arguments["job"].pk, arguments["job"].state, arguments["replaced_by"]))  # noqa: E731
@@ -621,7 +718,7 @@ def test_jobs_that_came_after_the_rule_give_way_to_those_from_before(unique_queu
 def test_many_duplicates_in_many_parts_are_told_and_fixed(unique_queues, monkeypatch):
     monkeypatch.setattr("django_ojs_unique.operations.integrity.spool.GROUP", 7)
     monkeypatch.setattr("django_ojs_unique.operations.integrity.spool.PAGE", 11)
-    insert_all(Job(type="t", queue="q", args={"n": n % 3}) for n in range(90))
+    insert_all(Job(type="t", queue="q", args={"n": n % 3}, enqueued_at=timezone.now()) for n in range(90))
     unique_queues()
     assert found() == {"RULE": 90, "DUPLICATE": 87}
     fixed()

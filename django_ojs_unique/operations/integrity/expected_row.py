@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from ...conf import settings
-from ...db.clock import database_now
 from ...enqueue.new_job import FOREVER
 from ...exceptions import OJSError
-from ...ojs.blocking import LIMITED, UNBLOCKED
-from ...ojs.states import ALL, INCOMPLETE, TERMINAL, TIMED, WAITING, JobState
+from ...ojs.states import ALL, INCOMPLETE, TERMINAL, WAITING, JobState
 from ...unique.fingerprint import SCHEME, fingerprint, stored_moments, stored_texts
 from ...unique.keys import HOLDING, JobKey
 from ...unique.policy import UniquePolicy, Window
 from ...unique.presets import resque_uniqueue
+from .columns import RULES
 from .problems import Kind
 
 READ = (
@@ -45,6 +43,11 @@ READ = (
     "limits",
     "fair_partition",
     "blocked_by",
+    "tags",
+    "attempt",
+    "max_attempts",
+    "retry_options",
+    "dead_letter",
 )
 """The fields that `examine` and `declare` need."""
 
@@ -113,7 +116,7 @@ def examine(row: Any) -> ExpectedRow:
     if row.state not in ALL:
         expected.kinds.append(Kind.STATE)
         return expected
-    _require_columns_of_state(expected)
+    _require_columns(expected)
     kinds = list(expected.kinds)
     try:
         if row.key is not None:
@@ -167,32 +170,12 @@ def declare(row: Any, policy: UniquePolicy | None) -> ExpectedRow:
     return expected
 
 
-def _require_columns_of_state(expected: ExpectedRow) -> None:
-    """Compare the columns that a row must have, or must not have, in its state and without a fingerprint."""
-    row = expected.row
-    if (row.finished_at is not None) != (row.state in TERMINAL):
-        expected.kinds.append(Kind.FINISH)
-        # Now, and not when it may have been: nothing is pruned before anybody has looked.
-        expected.set(finished_at=database_now(row._state.db) if row.state in TERMINAL else None)
-    stray = [] if row.state in TIMED else ["run_at"]
-    stray += [] if row.state == JobState.ACTIVE else ["lease_token", "lease_expires_at"]
-    if any(getattr(row, name) is not None for name in stray):
-        expected.kinds.append(Kind.TIMER)
-        expected.set(**dict.fromkeys(stray))
-    if row.fingerprint is None and row.unique_states:
-        expected.kinds.append(Kind.LOOSE)
-        expected.set(unique_states=frozenset())
-    own = (UNBLOCKED, LIMITED, row.fair_partition, *_partitions(row))
-    if row.state == JobState.AVAILABLE and row.blocked_by not in own:
-        expected.kinds.append(Kind.BLOCK)
-        expected.set(blocked_by=row.fair_partition or (LIMITED if row.limits else UNBLOCKED))
-
-
-def _partitions(row: Any) -> Iterator[str]:
-    """Yield the partitions of a row's limits; in a fair queue, the job's partition there may follow."""
-    for limit in row.limits if isinstance(row.limits, list) else ():
-        if isinstance(limit, dict) and "id" in limit:
-            yield from (limit["id"], f"{limit['id']}{row.fair_partition or ''}")
+def _require_columns(expected: ExpectedRow) -> None:
+    """Compare the columns that do not depend on a policy or a key."""
+    for rule in RULES:
+        if rule.breaks(expected.row):
+            expected.kinds.append(rule.kind)
+            expected.set(**rule.repair(expected.row))
 
 
 def _govern(expected: ExpectedRow, policy: UniquePolicy) -> None:

@@ -21,6 +21,22 @@ class Kind(Enum):
         "it is set to now, or cleared; no worker takes a job that has it",
     )
     TIMER = ("A run_at or a lease that the state does not have", "it is cleared; no lease expires beside a run_at")
+    DUE = (
+        "A scheduled or retryable job without run_at",
+        "it is due when it was scheduled for, else now; without it, it would wait for ever",
+    )
+    LEASE = ("A running job without a lease", "its lease ends now, so that a worker rescues it")
+    PLACE = ("An available job without enqueued_at", "it takes its place by created_at")
+    ATTEMPTS = ("More attempts than the maximum, or fewer than none", "the maximum is raised, or they are set to 0")
+    QUEUE = ("A queue without a name", "the job goes to the default queue")
+    ARGS = (
+        "Args that are neither an object nor an array",
+        "only you know what they were: set them by SQL, or delete the row; the job's handler cannot be called",
+    )
+    SHAPE = ("Meta that is no object, or tags that are no array", "they are emptied")
+    RETRY = ("A retry policy that cannot be read", "the job gets the default policy")
+    LIMITS = ("Limits that cannot be read", "the job loses them; with them, no worker would claim it")
+    DEAD_LETTER = ("A dead letter that was not discarded", "it is no dead letter any more")
     BLOCK = (
         "An available job that is blocked by what is none of its own",
         "it goes to its partition of the fair queue, or its limits are looked at again",
@@ -64,5 +80,5 @@ class Kind(Enum):
         return self.value[1]
 
 
-MANUAL = frozenset({Kind.CONSTRAINT, Kind.STATE})
+MANUAL = frozenset({Kind.CONSTRAINT, Kind.STATE, Kind.ARGS})
 """The kinds that ``--fix`` cannot repair."""

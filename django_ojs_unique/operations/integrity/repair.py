@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -51,65 +53,65 @@ class Repairer:
         """By state, the last job that duplicates no older one; it is compared with the next part of its fingerprint."""
         self._last = ""
 
-    def preview(self, parts: Sequence[Part]) -> Iterator[list[ExpectedRow]]:
+    def preview(self, parts: Sequence[Part]) -> list[list[ExpectedRow]]:
         """Decide on the parts without locks, in two queries for all of them, and write nothing."""
-        jobs = self._jobs.only(*READ)
-        holders: dict[str, list[Any]] = defaultdict(list)
-        for row in jobs.filter(holding_unique_key(), fingerprint__in={fingerprint for fingerprint, _ in parts} - {""}):
-            holders[row.fingerprint].append(row)
-        listed = jobs.in_bulk([id for _, ids in parts for id in ids])
-        for fingerprint, ids in parts:
-            self._begin(fingerprint)
-            rows = [*holders[fingerprint], *(expected.row for expected in self._kept.values())]
-            rows += [listed[id] for id in ids if id in listed]
-            yield self._decide(fingerprint, {row.pk: row for row in rows}.values())
+        return self._decide_all(parts, [*self._rows(parts), *self._holders(parts)])
 
-    def repair(self, parts: Sequence[Part]) -> Iterator[list[ExpectedRow]]:
-        """Decide and write, each part in a transaction of its own."""
-        for fingerprint, ids in parts:
-            self._begin(fingerprint)
-            yield self._repair_part(fingerprint, ids)
-
-    def _begin(self, fingerprint: str) -> None:
-        if fingerprint != self._last or not fingerprint:
-            self._kept = {}
-        self._last = fingerprint
-
-    def _repair_part(self, fingerprint: str, ids: Sequence[Any]) -> list[ExpectedRow]:
-        before = self._kept
-        using = self._jobs.db
+    def repair(self, parts: Sequence[Part]) -> list[list[ExpectedRow]]:
+        """Decide and write, all parts in one transaction."""
+        before, using = (self._kept, self._last), self._jobs.db
         for work in UnitOfWork(using):
             with work:
-                self._kept = before
-                expected_rows = self._repair(fingerprint, ids)
-                for expected in expected_rows:
+                self._kept, self._last = before
+                decided = self._repair(parts)
+                for expected in chain.from_iterable(decided):
                     if (older := expected.duplicates) is not None:
                         job = self._jobs.filter(pk=expected.row.pk).first() or expected.row  # may be pruned by now
                         announce(job_cancelled, self._jobs.model, job=job, replaced_by=older.row.pk, using=using)
-        return expected_rows
+        return decided
 
-    def _repair(self, fingerprint: str, ids: Sequence[Any]) -> list[ExpectedRow]:
+    def _repair(self, parts: Sequence[Part]) -> list[list[ExpectedRow]]:
         """Lock the fingerprints and the rows, decide, and write, in one transaction. Raises LostRace."""
         jobs = self._jobs
         dialect = dialect_of(jobs)
-        stored = jobs.filter(pk__in=ids).exclude(fingerprint=None).values_list("fingerprint", flat=True)
-        turns = {name for name in (fingerprint, *stored) if name and _is_hexadecimal(name)}
+        stored = self._rows(parts).exclude(fingerprint=None).values_list("fingerprint", flat=True)
+        turns = {name for name in (*(name for name, _ in parts), *stored) if name and _is_hexadecimal(name)}
         try:
             with transaction.atomic(using=jobs.db):
                 dialect.lock_keys(turns)
-                wanted = {*ids, *self._others(fingerprint)}
-                rows = dialect.lock(jobs.filter(pk__in=wanted).only(*READ), by_key=False)
-                expected_rows = self._decide(fingerprint, rows)
-                write(jobs, dialect, _effects(expected_rows), database_now(jobs.db))
+                holders = {row.pk for row in self._holders(parts)}
+                rows = dialect.lock(self._rows(parts, holders), by_key=False)
+                decided = self._decide_all(parts, rows)
+                write(jobs, dialect, _effects(parts, decided), database_now(jobs.db))
         except IntegrityError as error:
             # Only on PostgreSQL can an enqueue take the unique key after the rows were read.
             raise LostRace from error
-        return expected_rows
+        return decided
 
-    def _others(self, fingerprint: str) -> list[Any]:
-        """Return the ids of the unique key's holder, and of those kept from earlier parts of the fingerprint."""
-        holders = self._jobs.filter(holding_unique_key(), fingerprint=fingerprint) if fingerprint else self._jobs.none()
-        return [*holders.values_list("pk", flat=True), *(expected.row.pk for expected in self._kept.values())]
+    def _rows(self, parts: Sequence[Part], others: Collection[Any] = ()) -> QuerySet[Any]:
+        """Select the jobs of the parts, those kept from earlier parts of a fingerprint, and ``others``."""
+        kept = (expected.row.pk for expected in self._kept.values())
+        return self._jobs.only(*READ).filter(pk__in={*(id for _, ids in parts for id in ids), *kept, *others})
+
+    def _holders(self, parts: Sequence[Part]) -> QuerySet[Any]:
+        """Select the jobs that hold the unique keys of the parts."""
+        names = {name for name, _ in parts if name}
+        return self._jobs.only(*READ).filter(holding_unique_key(), fingerprint__in=names)
+
+    def _decide_all(self, parts: Sequence[Part], rows: Iterable[Any]) -> list[list[ExpectedRow]]:
+        found = {row.pk: row for row in rows}
+        holders: dict[str, list[Any]] = defaultdict(list)
+        for row in found.values():
+            if row.fingerprint and row.state in row.unique_states:
+                holders[row.fingerprint].append(row.pk)
+        decided = []
+        for fingerprint, ids in parts:
+            if fingerprint != self._last or not fingerprint:
+                self._kept = {}
+            self._last = fingerprint
+            chosen = {*ids, *holders[fingerprint], *(expected.row.pk for expected in self._kept.values())}
+            decided.append(self._decide(fingerprint, [found[pk] for pk in chosen if pk in found]))
+        return decided
 
     def _decide(self, fingerprint: str, rows: Iterable[Any]) -> list[ExpectedRow]:
         """Decide on the rows of one part; note in ``_kept`` what the next part is compared with."""
@@ -167,14 +169,23 @@ class Repairer:
         return is_duplicate and not has_expired(older.row, database_now(self._jobs.db))
 
 
-def _effects(expected_rows: Sequence[ExpectedRow]) -> Effects:
-    changed = [expected for expected in expected_rows if expected.changes]
-    moved = [expected.row for expected in changed if expected.fingerprint != expected.row.fingerprint]
+def _effects(parts: Sequence[Part], decided: Sequence[Sequence[ExpectedRow]]) -> Effects:
+    """Collect what to write. The part of the key that a job should have decides after that of the key it holds."""
+    listed = [
+        (expected.row.pk in ids, expected) for (_, ids), some in zip(parts, decided, strict=True) for expected in some
+    ]
+    expected_rows = [expected for _, expected in sorted(listed, key=itemgetter(0))]
+    changed = {one.row.pk: {"unique_states": one.row.unique_states} for one in expected_rows if one.changes}
+    for expected in expected_rows:
+        if expected.changes:
+            changed[expected.row.pk] |= expected.changes
     return Effects(
-        released=[expected.row.pk for expected in changed],
-        changed={one.row.pk: {"unique_states": one.row.unique_states, **one.changes} for one in changed},
+        released=list(changed),
+        changed=changed,
         cancelled={one.row.pk: one.duplicates.row.pk for one in expected_rows if one.duplicates is not None},
-        forced=held_for_others(moved),
+        forced=held_for_others(
+            expected.row for expected in expected_rows if expected.fingerprint != expected.row.fingerprint
+        ),
     )
 
 
@@ -209,7 +220,7 @@ def _is_hexadecimal(text: str) -> bool:
 
 
 def go_through(
-    spool: Spool, decide: Callable[[Sequence[Part]], Iterator[list[ExpectedRow]]], bar: Any
+    spool: Spool, decide: Callable[[Sequence[Part]], list[list[ExpectedRow]]], bar: Any
 ) -> Iterator[ExpectedRow]:
     """Decide on the jobs in the spool, fingerprint by fingerprint; yield what becomes of each."""
     for parts in spool.parts():

@@ -12,13 +12,13 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 GROUP = 500
-"""The most jobs that are decided on in one transaction."""
+"""The most jobs of one fingerprint that are decided on together."""
 PAGE = 500
-"""The most jobs that are read at once."""
+"""About how many jobs are read, or decided on in one transaction."""
 
 
 class Spool:
-    """Jobs grouped by the fingerprint that they should have; a job without one is a group of its own.
+    """Jobs grouped by the fingerprint that they should have.
 
     A context manager.
     """
@@ -69,7 +69,7 @@ class Spool:
         for group in self._groups():
             parts.append(group)
             count += len(group[1])
-            if count >= PAGE:
+            if count >= PAGE or len(group[1]) == GROUP:  # the next group may be of the same fingerprint
                 yield parts
                 parts, count = [], 0
         if parts:
@@ -82,7 +82,7 @@ class Spool:
             group: list[UUID] = []
             current = ""
             for name, id in cursor:
-                if group and (name != current or len(group) == GROUP or not name):
+                if group and (name != current or len(group) == GROUP):
                     yield current, group
                     group = []
                 current = name
