@@ -19,7 +19,7 @@ from ..models import Job, LimitOverride, WorkerProcess
 from ..ojs.states import JobState
 from ..reporting import workers
 from ..reporting.failures import MOST_FAILED
-from ..reporting.limits import full_partitions
+from ..reporting.limits import waiting_partitions
 from ..reporting.overview import LONG_WAIT, Overview, overview
 from ..reporting.queues import now as queues_now
 from ..reporting.text import harmless
@@ -50,7 +50,7 @@ LIVE_SECONDS = 3
 """Seconds between two refreshes of its first lines, which cost one statement."""
 
 MOST_TYPES = 30
-MOST_FULL_PARTITIONS = 5
+MOST_WAITING_PARTITIONS = 5
 """How many of the partitions for which jobs wait are shown."""
 
 
@@ -70,7 +70,7 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
     seen = overview(_database(), span, now, with_workers=may_view(request, WorkerProcess))
     states = shown_states(seen.now)
     minutes = round(LONG_WAIT.total_seconds() / 60)
-    full = full_partitions(_database(), MOST_FULL_PARTITIONS) if seen.now.depth.get(JobState.AVAILABLE) else []
+    full = waiting_partitions(_database(), MOST_WAITING_PARTITIONS) if seen.now.depth.get(JobState.AVAILABLE) else []
     context = {
         "seen": seen,
         "span": span,
@@ -89,7 +89,7 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "long_wait": ngettext("{count} minute", "{count} minutes", minutes).format(count=minutes),
         "long_waits": [harmless(queue.queue.name) for queue in seen.queues if queue.waits_long(now)],
         "queues": [queue_cells(queue, states, span, seen.activity.edges[0], now) for queue in seen.queues],
-        "full_partitions": partition_cells(full, with_links=may_view(request, LimitOverride)),
+        "waiting_partitions": partition_cells(full, with_links=may_view(request, LimitOverride)),
         "runs": [
             run_cells(type, runs, span) for type, runs in sorted(seen.waits.runs.items(), key=_by_median)[:MOST_TYPES]
         ],

@@ -16,7 +16,7 @@ from ..ojs.states import JobState
 from ..reporting.failures import Cause, Failures
 from ..reporting.limits import PartitionReport
 from ..reporting.overview import QueueActivity
-from ..reporting.queues import UNFINISHED, Now
+from ..reporting.queues import UNFINISHED, Now, QueueReport
 from ..reporting.text import age, count_text, harmless
 from ..reporting.times import Span
 from ..reporting.waits import Spread
@@ -39,9 +39,13 @@ def shown_states(seen: Now) -> list[JobState]:
 
 def now_cells(seen: Now, now: datetime) -> dict[str, Any]:
     """Return what `dashboard_now.html` shows: how many jobs are in each state, and the one that has waited longest."""
+
+    def number(state: JobState) -> SafeString:
+        return _count(seen.depth.get(state, 0), seen.is_cut, state=state)
+
     return {
-        "states": [(translate(state), _count(seen.depth.get(state, 0), state=state)) for state in shown_states(seen)],
-        "wait": job_link(seen.oldest, translate(age(seen.waits_since, now))) if seen.oldest else "",
+        "states": [(translate(state), number(state)) for state in shown_states(seen)],
+        "wait": _longest_wait(seen, now),
         "queue": harmless(seen.queue),
     }
 
@@ -65,7 +69,7 @@ def queue_cells(
         "value": queue.name,
         "name": harmless(queue.name),
         "depth": [_count(queue.depth.get(state, 0), queue=queue.name, state=state) for state in states],
-        "longest_wait": job_link(queue.oldest, translate(age(queue.waits_since, now))) if queue.oldest else "",
+        "longest_wait": _longest_wait(queue, now),
         "waits_long": row.waits_long(now),
         "waited": [seconds(length) for length in ((waited.median, waited.p95) if waited else (None, None))],
         "completed": f"{row.completed:,}",
@@ -123,8 +127,15 @@ def worker_cells(worker: WorkerReport, running: Sequence[Job], now: datetime) ->
     }
 
 
-def _count(count: int, **filters: str) -> SafeString:
-    return _link(count, count_text(count), **filters)
+def _longest_wait(seen: Now | QueueReport, now: datetime) -> SafeString | str:
+    if seen.oldest is None:
+        return ""
+    more = "+" if seen.waits_cut else ""
+    return job_link(seen.oldest, f"{translate(age(seen.waits_since, now))}{more}")
+
+
+def _count(count: int, is_cut: bool = False, /, **filters: str) -> SafeString:
+    return _link(count, count_text(count, is_cut), **filters)
 
 
 def _link(count: int, text: str, **filters: str) -> SafeString:

@@ -102,8 +102,12 @@ class LimitOverrideAdmin(NumbersAdmin):
         if row.visibility.is_narrowed:
             return "-"
         report = row.report
-        message = gettext("running: {running}, waiting: {waiting}, full partitions: {full}")
-        return message.format(running=count_text(report.running), waiting=count_text(report.waiting), full=report.full)
+        message = gettext("running: {running}, waiting: {waiting}, partitions with waiting jobs: {partitions}")
+        return message.format(
+            running=count_text(report.running),
+            waiting=count_text(report.waiting, report.is_cut),
+            partitions=count_text(report.waiting_partitions, report.is_cut),
+        )
 
     @admin.display(description=_("partitions"))
     def busiest_partitions(self, row: Any) -> SafeString | str:
@@ -139,13 +143,14 @@ def limit_url(name: str) -> str:
 
 
 def _cells(one: LimitReport, visibility: Visibility) -> dict[str, Any]:
-    counts = (one.partitions, one.running, one.waiting, one.full)
+    counts = [count_text(one.partitions), count_text(one.running)]
+    counts += [count_text(count, one.is_cut) for count in (one.waiting, one.waiting_partitions)]
     return {
         "name": harmless(one.name),
         "url": limit_url(one.name),
         "in_force": numbers_text(one.numbers),
         "in_code": numbers_text(one.given) if one.override else "",
-        "counts": ["-" if visibility.is_narrowed else count_text(count) for count in counts],
+        "counts": ["-" if visibility.is_narrowed else count for count in counts],
     }
 
 

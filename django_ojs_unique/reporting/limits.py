@@ -11,17 +11,16 @@ from uuid import UUID
 
 from django.db import connections
 
-from ..db.dialects import kind_of
 from ..db.index_scan import walk
 from ..exceptions import Message
 from ..handlers.redaction import redacted_member
 from ..handlers.registry import registry
 from ..models import Job, LimitOverride, LimitPartition
 from ..models.limit import in_force
-from ..ojs.blocking import AFTER_PARTITIONS, ID, PARTITIONS
+from ..ojs.blocking import ID, PARTITIONS
 from ..ojs.states import JobState
 from .limit_waits import TIMES, short_partition
-from .queues import MOST_QUEUES, live, walked
+from .queues import MOST_QUEUES, blocks_of_queues, live, walked
 from .stopped import stopped
 from .text import MOST_COUNTED
 
@@ -64,7 +63,8 @@ class LimitReport:
     """A limit now. Counts stop at `MOST_COUNTED` + 1, which means: that many or more.
 
     ``given``: the numbers that jobs and handlers say; ``override``: those that an operator has set. ``partitions``:
-    how many were used in the last day. ``running`` and ``waiting`` count jobs, ``full`` the partitions that are full.
+    how many were used in the last day. ``running`` and ``waiting`` count jobs, ``waiting_partitions`` those for
+    which jobs wait. ``is_cut``: whether jobs may wait for more partitions than were looked at.
     """
 
     name: str
@@ -73,7 +73,8 @@ class LimitReport:
     partitions: int = 0
     running: int = 0
     waiting: int = 0
-    full: int = 0
+    waiting_partitions: int = 0
+    is_cut: bool = False
 
     @property
     def numbers(self) -> list[Numbers]:
@@ -109,6 +110,7 @@ def limits(using: str) -> list[LimitReport]:
     """
     used = _used(using)
     partitions = _partitions(using, with_running=bool(used))
+    is_cut = sum(partition.waiting > 0 for partition in partitions.values()) >= MOST_PARTITIONS
     overrides = {row.name: row for row in LimitOverride.objects.using(using).order_by("name")[:MOST_NAMES]}
     by_name: dict[str, list[PartitionReport]] = defaultdict(list)
     given: dict[str, list[Numbers]] = defaultdict(list)
@@ -129,7 +131,8 @@ def limits(using: str) -> list[LimitReport]:
             partitions=used.get(name, 0),
             running=sum(partition.running for partition in by_name[name]),
             waiting=min(sum(partition.waiting for partition in by_name[name]), MOST_COUNTED + 1),
-            full=sum(partition.waiting > 0 for partition in by_name[name]),
+            waiting_partitions=sum(partition.waiting > 0 for partition in by_name[name]),
+            is_cut=is_cut,
         )
         for name in sorted({*used, *by_name, *overrides, *given})
     ]
@@ -144,7 +147,7 @@ def partitions_of(using: str, name: str, most: int) -> list[PartitionReport]:
     return _shown(using, partitions, most)
 
 
-def full_partitions(using: str, most: int) -> list[PartitionReport]:
+def waiting_partitions(using: str, most: int) -> list[PartitionReport]:
     """Return up to ``most`` partitions for which jobs wait, those for which most wait first.
 
     At most five statements; one while no job waits for a slot.
@@ -227,35 +230,17 @@ def _waiting(using: str) -> list[tuple[str, int, UUID]]:
     """
     connection = connections[using]
     with connection.cursor() as cursor:
-        cursor.execute((_WALKED if kind_of(connection).walks_indexes else _LISTED) + _COUNTED)
+        blocks = blocks_of_queues(connection, PARTITIONS, MOST_PARTITIONS)
+        cursor.execute(f"WITH RECURSIVE {walked(JobState.AVAILABLE, MOST_QUEUES)}, {blocks} {_COUNTED}")
         rows = cursor.fetchall()
     return [(block[:ID], count, UUID(str(first))) for block, count, first in rows if first is not None]
 
 
-_AVAILABLE = live(JobState.AVAILABLE)
-_BLOCK = f"SELECT blocked_by FROM {_AVAILABLE} AND blocked_by < '{AFTER_PARTITIONS}' AND queue ="
-_WALKED = (
-    f"WITH RECURSIVE {walked(JobState.AVAILABLE, MOST_QUEUES)}, partitioned (queue, blocked_by, number) AS ("
-    f"SELECT queue, ({_BLOCK} named.queue AND blocked_by > '{PARTITIONS}' ORDER BY blocked_by LIMIT 1), 1"
-    f" FROM {JobState.AVAILABLE}_queues named WHERE queue IS NOT NULL UNION ALL"
-    f" SELECT queue, ({_BLOCK} walked.queue AND blocked_by > walked.blocked_by ORDER BY blocked_by LIMIT 1), number + 1"
-    f" FROM partitioned walked WHERE blocked_by IS NOT NULL AND number < {MOST_PARTITIONS})"
-)
-"""SQL that lists the partitions for which jobs wait by one index search for each."""
-
-# Without finished_at, which an available job has not, only the index is read.
-_LISTED = (
-    f"WITH partitioned AS (SELECT DISTINCT queue, blocked_by FROM {Job._meta.db_table}"
-    f" WHERE state = '{JobState.AVAILABLE}' AND blocked_by > '{PARTITIONS}'"
-    f" AND blocked_by < '{AFTER_PARTITIONS}' LIMIT {MOST_PARTITIONS})"
-)
-"""SQL that lists them for a database that walks no index."""
-
-_BEHIND_ONE = f"FROM {_AVAILABLE} AND queue = partitioned.queue AND blocked_by = partitioned.blocked_by"
+_BEHIND_ONE = f"FROM {live(JobState.AVAILABLE)} AND queue = blocked.queue AND blocked_by = blocked.blocked_by"
 _COUNTED = (
     f" SELECT blocked_by, CASE WHEN (SELECT 1 {_BEHIND_ONE} LIMIT 1 OFFSET {MOST_COUNTED}) IS NOT NULL"
     f" THEN {MOST_COUNTED + 1}"
     f" ELSE (SELECT COUNT(*) {_BEHIND_ONE}) END,"
     f" (SELECT id {_BEHIND_ONE} ORDER BY priority DESC, enqueued_at, id LIMIT 1)"
-    f" FROM partitioned WHERE blocked_by IS NOT NULL LIMIT {MOST_PARTITIONS}"
+    f" FROM blocked WHERE blocked_by IS NOT NULL LIMIT {MOST_PARTITIONS}"
 )

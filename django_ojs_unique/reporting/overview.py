@@ -11,10 +11,11 @@ from ..ojs.states import JobState
 from .activity import Activity, activity
 from .failures import Failures, failures
 from .queues import MOST_QUEUES, Now, QueueReport, declared, queues, together
+from .text import count_text
 from .times import Span
 from .unclaimed import unknown_types
 from .waits import Spread, Waits, waits
-from .workers import WorkerReport, is_stranded, misspelt, running, workers
+from .workers import WorkerReport, is_stranded, misspelt, running, taken_by_running, workers
 
 LONG_WAIT = timedelta(minutes=5)
 MOST_EXPLAINED = 5
@@ -49,7 +50,8 @@ class QueueActivity:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The whole system. ``now``: what is unfinished in all queues. ``more_queues``: how many are left out.
+    """The whole system. ``now``: what is unfinished in all queues. ``more_queues``: how many are left out,
+    and ``more_text`` the number as text, with a plus sign if there may be more.
 
     ``workers``: None if they were not asked for. ``running``: the jobs that run now, by worker; empty without workers.
     ``unknown_types``: the types of waiting jobs that have no handler in this process.
@@ -58,6 +60,7 @@ class Overview:
     now: Now
     queues: Sequence[QueueActivity]
     more_queues: int
+    more_text: str
     workers: Sequence[WorkerReport] | None
     running: Mapping[str, Sequence[Job]]
     failures: Failures
@@ -84,25 +87,28 @@ def overview(using: str, span: Span, now: datetime, *, with_workers: bool = True
     There are two more for a day or a week, one less if no job waits, and one more if there is nothing to show.
     """
     present = workers(using, now) if with_workers else None
+    taken = [] if present is None else taken_by_running(using, now, present)
     happened, waited = activity(using, span, now), waits(using, span, now)
     names = declared()
     names.update(name for worker in present or () for name in worker.names)
     names.update(queue for queue, _ in happened.by_queue)
     found = queues(using, names)
     shown = sorted(found, key=lambda queue: not queue.unfinished)[:MOST_QUEUES]
+    together_now, more = together(found), len(found) - len(shown)
     return Overview(
-        now=together(found),
+        now=together_now,
         queues=[
             QueueActivity(
                 queue,
                 happened.by_queue[queue.name, JobState.COMPLETED],
                 happened.by_queue[queue.name, JobState.DISCARDED],
                 waited.by_queue.get(queue.name),
-                None if present is None else is_stranded(queue, present),
+                None if present is None else is_stranded(queue, taken),
             )
             for queue in sorted(shown, key=lambda queue: queue.name)
         ],
-        more_queues=len(found) - len(shown),
+        more_queues=more,
+        more_text=count_text(more, together_now.is_cut),
         workers=present,
         running=running(using) if present else {},
         failures=failures(using, happened.edges[0]),

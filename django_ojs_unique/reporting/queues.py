@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.conf import settings as django_settings
 from django.db import connections
-from django.db.models import Count, OuterRef, Subquery
+from django.db.models import Count, Min, OuterRef, Subquery
 
 from ..conf import settings
 from ..db.clock import moment_of
+from ..db.dialects import kind_of
 from ..db.index_scan import walk
 from ..handlers.registry import registry
 from ..models import Job, Queue
-from ..ojs.blocking import LIMITED, UNBLOCKED
+from ..ojs.blocking import AFTER_PARTITIONS, LIMITED, UNBLOCKED
 from ..ojs.states import INCOMPLETE, KINDS, JobState
 from .stopped import stopped
 from .text import MOST_COUNTED
 
 MOST_QUEUES = 500
 """How many of the queues that have jobs in one state are looked at."""
+MOST_BLOCKS = 1_000
+"""How many of the values that block jobs of a queue are looked at, for the job that has waited longest."""
 
 MOST_LOOKED_AT = 10_000
 """How many of the newest jobs are looked at: their queues are known even if nothing waits there now."""
@@ -38,13 +41,16 @@ _NO_BOUND = 2**31 - 1
 class Now:
     """All queues together. ``depth``: the unfinished jobs by state, of each queue up to `MOST_COUNTED` + 1.
 
-    ``queue``, ``oldest`` and ``waits_since`` are of the available job that has waited longest.
+    ``queue``, ``oldest`` and ``waits_since`` are of the available job that has waited longest. ``is_cut``: whether not
+    all queues were looked at, and ``waits_cut``: whether another job may have waited longer.
     """
 
     depth: Mapping[str, int]
     queue: str = ""
     oldest: UUID | None = None
     waits_since: datetime | None = None
+    is_cut: bool = False
+    waits_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,8 @@ class QueueReport:
     """A queue now. ``depth`` counts its unfinished jobs by state; `MOST_COUNTED` + 1 means: that many or more.
 
     ``oldest``: the id of the available job that has waited longest. ``waits_since``: when that job became available.
-    ``stopped``: its stopped runs, which count for its ``limit``; 0 in a queue without a row.
+    ``waits_cut``: whether another one may have waited longer. ``stopped``: its stopped runs, which count for its
+    ``limit``; 0 in a queue without a row.
     """
 
     name: str
@@ -63,6 +70,7 @@ class QueueReport:
     limit: int | None = None
     max_per_second: int | None = None
     stopped: int = 0
+    waits_cut: bool = False
 
     @property
     def unfinished(self) -> int:
@@ -100,40 +108,50 @@ def used(using: str) -> set[str]:
 def queues(using: str, names: Iterable[str] = (), *, exact: bool = False) -> list[QueueReport]:
     """Return the queues that have unfinished jobs or a row, and those of ``names``, sorted by name.
 
-    Two statements. ``exact`` counts every job of every queue.
+    Two statements, and a third if more than `MOST_QUEUES` have jobs. ``exact`` counts every job of every queue, in a
+    time that depends on their number; ``oldest`` is None then.
     """
-    depths, oldest = _depths(using, exact)
+    found = _every_queue(using) if exact else _bounded(using)
+    if not exact and _is_cut(found) and (others := {*names} - found.keys()):
+        found |= _bounded(using, sorted(others))
     runs = stopped(using, queue=OuterRef("name")).values("queue").annotate(count=Count("pk")).values("count")
     stored = Queue.objects.using(using).annotate(stopped=Subquery(runs)).order_by("name")
     rows = {row.name: row for row in stored[: _NO_BOUND if exact else MOST_QUEUES]}
-    found = []
-    for name in sorted({*depths, *rows, *names}):
-        row, (since, id) = rows.get(name, Queue(name=name)), oldest.get(name, (None, None))
-        limits = row.concurrency_limit, row.max_per_second
-        found.append(
-            QueueReport(
-                name, depths.get(name, {}), id, since, row.paused_at, *limits, getattr(row, "stopped", None) or 0
+    reports = []
+    for name in sorted({*found, *rows, *names}):
+        row, seen = rows.get(name, Queue(name=name)), found.get(name, QueueReport(name))
+        reports.append(
+            replace(
+                seen,
+                paused_at=row.paused_at,
+                limit=row.concurrency_limit,
+                max_per_second=row.max_per_second,
+                stopped=getattr(row, "stopped", None) or 0,
             )
         )
-    return found
+    return reports
 
 
 def now(using: str) -> Now:
     """Return what is unfinished now. One statement, whose time does not depend on the number of jobs."""
-    depths, oldest = _depths(using, exact=False)
-    return _together(depths, [(*first, name) for name, first in oldest.items()])
+    return together(_bounded(using).values())
 
 
 def together(found: Iterable[QueueReport]) -> Now:
     """Return what `now` would, from queues that were read already."""
-    seen = list(found)
-    waiting = [(each.waits_since, each.oldest, each.name) for each in seen if each.waits_since and each.oldest]
-    return _together({each.name: each.depth for each in seen}, waiting)
+    seen = {each.name: each for each in found}
+    depth: Counter[str] = Counter()
+    for each in seen.values():
+        depth.update(each.depth)
+    waiting = [(each.waits_since, each.oldest, each.name) for each in seen.values() if each.waits_since and each.oldest]
+    since, id, name = min(waiting, default=(None, None, ""))
+    is_cut = _is_cut(seen)
+    return Now(depth, name, id, since, is_cut, is_cut or any(each.waits_cut for each in seen.values()))
 
 
 def unfinished(using: str) -> dict[str, int]:
     """Return the number of unfinished jobs by queue, counted like `QueueReport.depth`. One statement."""
-    return {name: sum(depth.values()) for name, depth in _depths(using, exact=False)[0].items()}
+    return {name: report.unfinished for name, report in _bounded(using).items()}
 
 
 def names(using: str, *, newest_jobs: int = 0) -> list[str]:
@@ -184,38 +202,58 @@ def counts(using: str, name: str) -> tuple[dict[JobState, int], bool]:
     return found, all(seen < most for *_, seen in rows)
 
 
-def _together(depths: Mapping[str, Mapping[str, int]], waiting: list[tuple[datetime, UUID, str]]) -> Now:
-    depth: Counter[str] = Counter()
-    for each in depths.values():
-        depth.update(each)
-    since, id, name = min(waiting, default=(None, None, ""))
-    return Now(depth, name, id, since)
+def _is_cut(found: Mapping[str, QueueReport]) -> bool:
+    """Whether there may be more queues with jobs than those that were found."""
+    return any(sum(state in each.depth for each in found.values()) >= MOST_QUEUES for state in UNFINISHED)
 
 
-def _depths(using: str, exact: bool) -> tuple[dict[str, dict[str, int]], dict[str, tuple[datetime, UUID]]]:
+def _every_queue(using: str) -> dict[str, QueueReport]:
+    """Count every unfinished job. One statement, which reads the index of all of them."""
+    jobs = Job.objects.using(using).filter(finished_at__isnull=True, state__in=UNFINISHED).order_by()
+    depths: dict[str, dict[str, int]] = defaultdict(dict)
+    since = {}
+    for name, state, count, first in jobs.values_list("queue", "state").annotate(Count("pk"), Min("enqueued_at")):
+        depths[name][state] = count
+        if state == JobState.AVAILABLE:
+            since[name] = first
+    return {name: QueueReport(name, depth, waits_since=since.get(name)) for name, depth in depths.items()}
+
+
+def _bounded(using: str, names: Sequence[str] = ()) -> dict[str, QueueReport]:
     """Return the number of unfinished jobs by queue and state, and since when the oldest available job of each waits.
 
-    One statement. For each state it goes through the index from queue to queue, and for the available jobs from
-    priority to priority, so its time does not depend on the number of jobs unless ``exact`` counts all.
+    One statement. For each state it goes through the index from queue to queue, or to those of ``names``; for the
+    available jobs from value to value of what blocks them, and from priority to priority. So its time does not depend
+    on the number of jobs.
     """
-    most_queues, most = (_NO_BOUND, _NO_BOUND) if exact else (MOST_QUEUES, MOST_COUNTED)
-    walks, counts = [], []
-    for state in UNFINISHED:
-        walks.append(walked(state, most_queues))
-        counts.append(_count(state, most))
     connection = connections[using]
+    among = " UNION ALL ".join(["SELECT %s, 1"] * len(names))
+    walks = [
+        f"{state}_queues (queue, number) AS ({among})" if names else walked(state, MOST_QUEUES) for state in UNFINISHED
+    ]
+    walks += [blocks_of_queues(connection, LIMITED, MOST_BLOCKS), _BLOCKS, _PRIORITIES]
+    counts = [_count(state, MOST_COUNTED) for state in UNFINISHED]
     with connection.cursor() as cursor:
-        cursor.execute(f"WITH RECURSIVE {', '.join([*walks, _PRIORITIES])} {' UNION ALL '.join([_HEADS, *counts])}")
+        cursor.execute(
+            f"WITH RECURSIVE {', '.join(walks)} {' UNION ALL '.join([_HEADS, *counts])}", [*names] * len(UNFINISHED)
+        )
         rows: list[tuple[str, str, int, Any, Any]] = cursor.fetchall()
-    depths: dict[str, dict[str, int]] = {}
-    oldest: dict[str, tuple[datetime, UUID]] = {}
+    depths: dict[str, dict[str, int]] = defaultdict(dict)
+    heads: dict[str, list[tuple[datetime, UUID]]] = defaultdict(list)
+    seen: Counter[str] = Counter()
     for of_state, name, count, head, since in rows:
-        if of_state:
-            depths.setdefault(name, {})[of_state] = count
-        elif head is not None:
-            first = moment_of(since, connection), UUID(str(head))
-            oldest[name] = min(oldest.get(name, first), first)
-    return depths, oldest
+        if not of_state:
+            seen[name] += 1
+            if head is not None:
+                heads[name].append((moment_of(since, connection), UUID(str(head))))
+        elif count:
+            depths[name][of_state] = count
+    at_once = seen if kind_of(connection).walks_indexes else Counter(dict.fromkeys(seen, seen.total()))
+    found = {}
+    for name, depth in depths.items():
+        since, id = min(heads[name], default=(None, None))
+        found[name] = QueueReport(name, depth, id, since, waits_cut=at_once[name] >= MOST_BLOCKS)
+    return found
 
 
 def walked(state: str, most_queues: int) -> str:
@@ -236,31 +274,48 @@ def live(state: str) -> str:
     return f"{Job._meta.db_table} WHERE finished_at IS NULL AND state = '{state}'"
 
 
+def blocks_of_queues(connection: Any, after: str, most: int) -> str:
+    """Return SQL that lists, as ``blocked (queue, blocked_by)``, up to ``most`` values that block jobs of each queue.
+
+    They come after a value. It is one index search for each; on MariaDB, which walks no index, it goes through the
+    blocked jobs, and ``most`` are listed in all.
+    """
+    before = f"blocked_by < '{AFTER_PARTITIONS}'"
+    if not kind_of(connection).walks_indexes:  # without finished_at, which an available job has not, no row is read
+        return (
+            f"blocked AS (SELECT DISTINCT queue, blocked_by FROM {Job._meta.db_table}"
+            f" WHERE state = '{JobState.AVAILABLE}' AND blocked_by > '{after}' AND {before} LIMIT {most})"
+        )
+    block = f"SELECT blocked_by FROM {_AVAILABLE} AND {before} AND queue ="
+    return (
+        f"blocked (queue, blocked_by, number) AS ("
+        f"SELECT queue, ({block} named.queue AND blocked_by > '{after}' ORDER BY blocked_by LIMIT 1), 1"
+        f" FROM {JobState.AVAILABLE}_queues named WHERE queue IS NOT NULL UNION ALL"
+        f" SELECT queue, ({block} walked.queue AND blocked_by > walked.blocked_by ORDER BY blocked_by LIMIT 1),"
+        f" number + 1 FROM blocked walked WHERE blocked_by IS NOT NULL AND number < {most})"
+    )
+
+
 _AVAILABLE = live(JobState.AVAILABLE)
+_BLOCKS = (
+    f"blocks AS (SELECT queue, others.blocked_by FROM {JobState.AVAILABLE}_queues named"
+    f" CROSS JOIN (SELECT '{UNBLOCKED}' AS blocked_by UNION ALL SELECT '{LIMITED}') others WHERE queue IS NOT NULL"
+    " UNION ALL SELECT queue, blocked_by FROM blocked WHERE blocked_by IS NOT NULL)"
+)
 _PRIORITIES = (
-    f"priorities (queue, blocked_by, priority) AS (SELECT queue, blocks.blocked_by, (SELECT priority FROM {_AVAILABLE}"
-    " AND queue = named.queue AND blocked_by = blocks.blocked_by ORDER BY priority DESC LIMIT 1)"
-    f" FROM {JobState.AVAILABLE}_queues named CROSS JOIN (SELECT '{UNBLOCKED}' AS blocked_by"
-    f" UNION ALL SELECT '{LIMITED}') blocks"
-    f" WHERE queue IS NOT NULL UNION ALL SELECT queue, blocked_by, (SELECT priority FROM {_AVAILABLE}"
+    f"priorities (queue, blocked_by, priority) AS (SELECT queue, blocked_by, (SELECT priority FROM {_AVAILABLE}"
+    " AND queue = named.queue AND blocked_by = named.blocked_by ORDER BY priority DESC LIMIT 1) FROM blocks named"
+    f" UNION ALL SELECT queue, blocked_by, (SELECT priority FROM {_AVAILABLE}"
     " AND queue = walked.queue AND blocked_by = walked.blocked_by AND priority < walked.priority"
     " ORDER BY priority DESC LIMIT 1)"
     " FROM priorities walked WHERE priority IS NOT NULL)"
 )
-"""SQL that lists the priorities of each queue's next jobs by one index search for each."""
-
+"""SQL that lists the priorities of the jobs of each queue that one thing blocks, by one index search for each."""
 _OLDEST = (
     f"FROM {_AVAILABLE} AND queue = named.queue AND blocked_by = named.blocked_by AND priority = named.priority"
     " AND enqueued_at IS NOT NULL ORDER BY enqueued_at, id LIMIT 1"
 )
-# Of the jobs that wait for a turn or a slot, of which there may be very many, only one that is first in its line.
-_BEHIND_ANY = (
-    f"FROM {_AVAILABLE} AND queue = named.queue AND blocked_by > '{LIMITED}' AND enqueued_at IS NOT NULL"
-    " ORDER BY blocked_by, priority DESC, enqueued_at, id LIMIT 1"
-)
 _HEADS = (
     f"SELECT '', queue, 0, (SELECT id {_OLDEST}), (SELECT enqueued_at {_OLDEST})"
-    " FROM priorities named WHERE priority IS NOT NULL UNION ALL"
-    f" SELECT '', queue, 0, (SELECT id {_BEHIND_ANY}), (SELECT enqueued_at {_BEHIND_ANY})"
-    f" FROM {JobState.AVAILABLE}_queues named WHERE queue IS NOT NULL"
+    " FROM priorities named WHERE priority IS NOT NULL"
 )

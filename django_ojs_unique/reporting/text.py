@@ -79,9 +79,9 @@ def limits_text(limit: int | None, max_per_second: int | None) -> str:
     return ", ".join(parts)
 
 
-def count_text(count: int) -> str:
-    """Write a number of jobs; above `MOST_COUNTED`, as that number and a plus sign."""
-    return f"{count:,}" if count <= MOST_COUNTED else f"{MOST_COUNTED:,}+"
+def count_text(count: int, is_cut: bool = False) -> str:
+    """Write a number of jobs; with a plus sign if it ``is_cut``, or above `MOST_COUNTED`, which is written then."""
+    return f"{min(count, MOST_COUNTED):,}{'+' if is_cut or count > MOST_COUNTED else ''}"
 
 
 LOGGERS = tuple(f"django_ojs_unique{name}" for name in ("", ".api", ".clock", ".enqueue", ".idempotency", ".worker"))

@@ -14,7 +14,7 @@ from ..handlers.registry import registry
 from ..ojs.states import WAITING, JobState
 from .queues import in_code, in_use, used
 from .text import harmless
-from .workers import misspelt, untaken, workers
+from .workers import misspelt, taken_by_running, untaken, workers
 
 MOST_AT_HEAD, MOST_IN_HEADS, MOST_HEADS = 1_000, 10_000, 100
 """How many jobs are looked at in one queue and in all queues, and how many queues."""
@@ -25,8 +25,9 @@ def nobody(job: Any, using: str) -> str:
     """Say that no worker takes the queue of a waiting job; empty if one does. One statement, or two."""
     if job.state not in WAITING:
         return ""
-    present = workers(using, database_now(using))
-    if not (problem := untaken(job.queue, present)):
+    now = database_now(using)
+    present = workers(using, now)
+    if not (problem := untaken(job.queue, taken_by_running(using, now, present))):
         return ""
     if not any(worker.lives and worker.names for worker in present):
         return problem

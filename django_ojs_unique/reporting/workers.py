@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.db.models import QuerySet
+from django.db.models import Case, Count, QuerySet, Value, When
 
 from ..exceptions import Message, nearest
 from ..models import Job, WorkerProcess
@@ -27,6 +28,18 @@ MOST_WORKERS = 200
 MOST_RUNNING = 1_000
 
 
+class Taken:
+    """The queues that a worker takes, as its row says: patterns, of which those that begin with ``!`` exclude."""
+
+    def __init__(self, queues: Any) -> None:
+        self.patterns = [text for text in queues if isinstance(text, str)] if isinstance(queues, list) else []
+
+    def __contains__(self, queue: str) -> bool:
+        include = [text for text in self.patterns if not text.startswith("!")]
+        exclude = [text[1:] for text in self.patterns if text.startswith("!")]
+        return matches(queue, include) and not matches(queue, exclude)
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
     """A worker now. ``standing`` is its state, or ``silent`` when its heartbeat is overdue."""
@@ -39,9 +52,14 @@ class WorkerReport:
         return self.standing == WorkerProcess.State.RUNNING
 
     @property
+    def taken(self) -> Taken:
+        """The queues that it takes."""
+        return Taken(self.row.queues)
+
+    @property
     def patterns(self) -> list[str]:
         """The queues that it takes, as patterns; a pattern that begins with ``!`` excludes queues."""
-        return [text for text in self.row.queues if isinstance(text, str)] if isinstance(self.row.queues, list) else []
+        return self.taken.patterns
 
     @property
     def names(self) -> list[str]:
@@ -51,9 +69,7 @@ class WorkerReport:
 
     def takes(self, queue: str) -> bool:
         """Whether it takes jobs of a queue."""
-        include = [text for text in self.patterns if not text.startswith("!")]
-        exclude = [text[1:] for text in self.patterns if text.startswith("!")]
-        return matches(queue, include) and not matches(queue, exclude)
+        return queue in self.taken
 
 
 def standing(row: WorkerProcess, now: datetime) -> str:
@@ -67,17 +83,42 @@ def workers(using: str, now: datetime) -> list[WorkerReport]:
     return [WorkerReport(row, standing(row, now)) for row in rows]
 
 
-def is_stranded(queue: QueueReport, present: Iterable[WorkerReport]) -> bool:
+def standings(using: str, now: datetime) -> Counter[str]:
+    """Count all workers by how they stand. One statement."""
+    is_silent = Case(When(heartbeat_at__lt=now - SILENT_AFTER, then=Value(True)), default=Value(False))
+    rows = WorkerProcess.objects.using(using).order_by().values_list("state", is_silent).annotate(Count("pk"))
+    counts: Counter[str] = Counter()
+    for state, silent, count in rows:
+        counts[SILENT if silent else state] += count
+    return counts
+
+
+def taken_by_running(using: str, now: datetime, present: Sequence[WorkerReport] = ()) -> list[Taken]:
+    """Return which queues running workers take, each of them once.
+
+    One statement; none if ``present``, the result of `workers`, has all of them.
+    """
+    if 0 < len(present) < MOST_WORKERS:
+        found = [worker.row.queues for worker in present if worker.lives]
+    else:
+        running = WorkerProcess.objects.using(using).filter(
+            state=WorkerProcess.State.RUNNING, heartbeat_at__gte=now - SILENT_AFTER
+        )
+        found = list(running.order_by().values_list("queues", flat=True).distinct())
+    return [Taken(queues) for queues in found]
+
+
+def is_stranded(queue: QueueReport, taken: Sequence[Taken]) -> bool:
     """Whether jobs wait in a queue, and none of the workers that is running takes it."""
-    return queue.waiting > 0 and not any(worker.lives and worker.takes(queue.name) for worker in present)
+    return queue.waiting > 0 and not any(queue.name in one for one in taken)
 
 
-def untaken(queue: str, present: Sequence[WorkerReport]) -> str:
-    """Say that no running worker takes a queue; empty if one does, or if there are too many workers to know."""
-    if len(present) >= MOST_WORKERS or any(worker.lives and worker.takes(queue) for worker in present):
-        return ""
-    if not any(worker.lives for worker in present):
+def untaken(queue: str, taken: Sequence[Taken]) -> str:
+    """Say that no running worker takes a queue; empty if one does. ``taken``: the result of `taken_by_running`."""
+    if not taken:
         return Message("No worker runs: `manage.py runworker` starts one.")
+    if any(queue in one for one in taken):
+        return ""
     return Message("No running worker says that it takes {queue}.", queue=harmless(queue))
 
 

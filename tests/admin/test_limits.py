@@ -67,7 +67,7 @@ def test_without_limits_the_list_says_how_to_declare_one(admin_client):
 @pytest.mark.slow
 def test_the_page_of_a_limit_shows_its_partitions(admin_client, waiting):
     text = seen(admin_client, page_of("args.n"))
-    assert "running: 2, waiting: 2, full partitions: 1" in text
+    assert "running: 2, waiting: 2, partitions with waiting jobs: 1" in text
     assert f"args.n 1: running: 1, waiting: 2 {waiting[1]}" in text
     assert admin_client.get(page_of("args.m")).status_code == 302
 
@@ -141,15 +141,15 @@ def test_sentences_are_said_in_the_language_of_the_visitor(admin_client, waiting
 
 
 @pytest.mark.slow
-def test_the_dashboard_shows_the_full_partitions_only_if_there_are_any(admin_client):
+def test_the_dashboard_shows_the_partitions_with_waiting_jobs_only_if_there_are_any(admin_client):
     _, second = enqueue(1), enqueue(1)
-    assert "Full partitions" not in seen(admin_client, DASHBOARD)
+    assert "Partitions with waiting jobs" not in seen(admin_client, DASHBOARD)
     take(), take()
     text = seen(admin_client, DASHBOARD)
-    assert "Full partitions" in text
+    assert "Partitions with waiting jobs" in text
     assert re.search(rf"args\.n 1 args\.n 1 \d+s ago {second}", text)
     Job.objects.get(pk=second).cancel()
-    assert "Full partitions" not in seen(admin_client, DASHBOARD)
+    assert "Partitions with waiting jobs" not in seen(admin_client, DASHBOARD)
 
 
 def test_who_may_see_some_jobs_only_sees_neither_partitions_nor_counts(admin_client, waiting, monkeypatch):

@@ -12,6 +12,7 @@ from django.core.handlers.base import BaseHandler
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connections
 from django.test import RequestFactory
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
@@ -23,9 +24,12 @@ from django_ojs_unique.contrib.prometheus.worker import WorkerMetrics, serving
 from django_ojs_unique.execution.finalize import Finalized
 from django_ojs_unique.execution.run import Run
 from django_ojs_unique.models import Job, Queue, SuppressedEnqueue, WorkerProcess
+from django_ojs_unique.reporting import queues as reports
+from django_ojs_unique.reporting import workers as workers_report
 from django_ojs_unique.reporting.text import MOST_COUNTED
 from django_ojs_unique.testing import run_jobs
 from django_ojs_unique.worker.loop import Worker
+from tests.db.test_time_limit import ENDLESS
 from tests.support.claiming import Claiming
 from tests.support.limits import take
 from tests.support.ports import reserved_port
@@ -157,14 +161,55 @@ def test_callers_cannot_make_series_without_end(gauge, handlers, monkeypatch):
 
 
 def series(queue):
-    (jobs, *_) = JobsCollector().collect()
+    jobs = next(metric for metric in JobsCollector().collect() if metric.name == "ojs_jobs")
     return [sample for sample in jobs.samples if sample.labels["queue"] == queue]
 
 
-def test_nothing_is_counted_without_end(gauge, monkeypatch):
-    monkeypatch.setattr(collecting, "MOST_COUNTED", 1)
-    enqueue(*["q"] * 4, unique={"on_conflict": "ignore"})
-    assert gauge("ojs_recently_suppressed_enqueues", outcome="deduplicated") == 2
+@pytest.mark.every_database
+def test_what_takes_too_long_is_left_out_and_named(gauge, monkeypatch, caplog):
+    monkeypatch.setattr(collecting, "LONGEST", timedelta(seconds=0.05))
+    enqueue("q")
+
+    def slow(*args, **options):
+        with connections["default"].cursor() as cursor:
+            cursor.execute(ENDLESS)
+
+    monkeypatch.setattr(collecting, "queues", slow)
+    assert gauge("ojs_jobs", queue="q", state="available") is None
+    assert [gauge("ojs_scrape_errors", what=what) for what in ("queues", "workers", "limits")] == [1, 0, 0]
+    assert "The gauges of queues took longer than 0:00:00.050000 and are left out." in caplog.text
+    assert gauge("ojs_workers", state="running") == 0
+    with connections["default"].cursor() as cursor:  # later statements have no limit
+        cursor.execute("SELECT 1")
+
+
+@pytest.mark.every_database
+def test_the_longest_wait_is_that_of_all_jobs_whatever_blocks_them(gauge, settings):
+    settings.OJS_UNIQUE = {"FAIR_QUEUES": {"fair": ["args.n"]}}
+    for queue in ("q", "fair"):
+        for n in (1, 1, 2, 2):
+            Job.objects.enqueue("t", {"n": n}, queue=queue, limit=Limit(key=["args.n"], running=1))
+        take(100, queues=[queue]), take(100, queues=[queue])
+    waiting = Job._base_manager.filter(state="available")
+    assert len(set(waiting.values_list("blocked_by", flat=True))) >= 4
+    for one in waiting:
+        waiting.update(enqueued_at=timezone.now(), priority=0)
+        waiting.filter(pk=one.pk).update(enqueued_at=timezone.now() - 3 * HOUR, priority=-5)
+        assert gauge("ojs_queue_oldest_waiting_seconds", queue=one.queue) >= 3 * 3600
+        assert next(each for each in reports.queues("default") if each.name == one.queue).oldest == one.pk
+
+
+@pytest.mark.every_database
+def test_every_queue_job_and_worker_counts(gauge, monkeypatch):
+    for module, name in ((reports, "MOST_QUEUES"), (reports, "MOST_COUNTED"), (workers_report, "MOST_WORKERS")):
+        monkeypatch.setattr(module, name, 2)
+    enqueue(*["a"] * 4, "b", "c", "d")
+    for number in range(4):
+        worker(f"w{number}", "abcd"[number])
+    assert gauge("ojs_jobs", queue="a", state="available") == 4
+    assert [gauge("ojs_jobs", queue=name, state="available") for name in "bcd"] == [1, 1, 1]
+    assert [gauge("ojs_queue_stranded", queue=name) for name in "abcd"] == [0, 0, 0, 0]
+    assert gauge("ojs_workers", state="running") == 4
 
 
 def limited(*names, count=3):
@@ -182,7 +227,7 @@ def test_limits_are_counted_by_their_names_and_keys_are_not_told():
     take(), take()
     registry = CollectorRegistry()
     registry.register(JobsCollector())
-    names = ("ojs_limit_running_jobs", "ojs_limit_waiting_jobs", "ojs_limit_full_keys")
+    names = ("ojs_limit_running_jobs", "ojs_limit_waiting_jobs", "ojs_limit_waiting_partitions")
     for limit, values in (("exports", [1, 2, 1]), ("args.n", [2, 1, 1])):
         assert [registry.get_sample_value(name, {"limit": limit}) for name in names] == values
     assert not [metric for metric in registry.collect() for sample in metric.samples if "key" in sample.labels]
@@ -199,13 +244,19 @@ def test_callers_cannot_make_series_of_limits_without_end(gauge, monkeypatch):
     assert gauge("ojs_limit_running_jobs", limit="(others)") == 2
 
 
-def test_a_scrape_is_a_few_statements(gauge, django_assert_num_queries):
+@pytest.mark.every_database
+def test_a_scrape_is_a_few_statements(gauge):
     enqueue("a", "b", "c")
-    with django_assert_num_queries(12):
+    with CaptureQueriesContext(connections["default"]) as without:
         list(JobsCollector().collect())
     limited("a", "b", count=30)
-    with django_assert_num_queries(13):
+    with CaptureQueriesContext(connections["default"]) as limits:
         list(JobsCollector().collect())
+    assert [len(reads(statements)) for statements in (without, limits)] == [10, 11]
+
+
+def reads(statements):
+    return [one for one in statements if "django_ojs_unique" in one["sql"]]
 
 
 def test_a_registry_asks_for_the_names_without_a_look(django_assert_num_queries):
@@ -214,7 +265,8 @@ def test_a_registry_asks_for_the_names_without_a_look(django_assert_num_queries)
         CollectorRegistry(auto_describe=True).register(collector)
     described = {(metric.name, metric.documentation, metric.type) for metric in collector.describe()}
     assert described == {(metric.name, metric.documentation, metric.type) for metric in collector.collect()}
-    assert f"{MOST_COUNTED:,}" in next(iter(collector.describe())).documentation
+    (capped,) = [metric for metric in collector.describe() if f"{MOST_COUNTED:,}" in metric.documentation]
+    assert capped.name == "ojs_limit_waiting_jobs"
 
 
 @pytest.mark.django_db(databases=["default", "other"])
@@ -289,7 +341,7 @@ def test_metrics_are_only_read():
 
 
 def test_a_database_that_does_not_answer_is_unavailable(monkeypatch):
-    def fail(*args):
+    def fail(*args, **options):
         raise OperationalError("the password is hunter2")
 
     monkeypatch.setattr(collecting, "queues", fail)

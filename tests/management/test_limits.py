@@ -46,7 +46,8 @@ def test_the_limits_are_listed_with_what_runs_and_waits(waiting):
     assert line.split() == ["args.n", "1", "at", "once", "code", "2", "2", "2", "1"]
     (told,) = answer("limits")
     assert told["numbers"] == told["in_code"] == [{"running": 1, "rate": None, "seconds": None}]
-    assert (told["name"], told["keys"], told["running"], told["waiting"], told["full_keys"]) == ("args.n", 2, 2, 2, 1)
+    counts = [told[name] for name in ("keys", "running", "waiting", "waiting_partitions", "is_cut")]
+    assert (told["name"], counts) == ("args.n", [2, 2, 2, 1, False])
 
 
 def test_the_partitions_of_a_limit_are_shown_with_the_first_that_waits(waiting):

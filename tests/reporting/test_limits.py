@@ -14,7 +14,7 @@ from django_ojs_unique import Limit, job
 from django_ojs_unique.models import Job, LimitOverride, LimitPartition
 from django_ojs_unique.reporting import limit_waits, limits
 from django_ojs_unique.reporting.limit_waits import waits_for
-from django_ojs_unique.reporting.limits import Numbers, full_partitions, partitions_of
+from django_ojs_unique.reporting.limits import Numbers, partitions_of, waiting_partitions
 from tests.support.limits import done, enqueue, take
 from tests.support.secrets import SECRET, assert_hidden
 
@@ -127,7 +127,7 @@ def test_in_a_fair_queue_it_waits_for_a_slot_in_its_partition(settings):
     before = "2 jobs in its partition of the queue wait" if is_first else "1 job in its partition of the queue waits"
     assert waits(last).startswith("Waits for a slot of all: 1 of 1 in use. Held by ")
     assert waits(last).endswith(f" {before} before it.")
-    (key,) = full_partitions("default", 10)
+    (key,) = waiting_partitions("default", 10)
     assert (key.text, key.waiting) == ("all", 4)
 
 
@@ -168,8 +168,8 @@ def test_each_limit_says_its_numbers_and_what_runs_and_waits():
     found = by_name()
     assert list(found) == ["args.n", "mail"]
     one, mail = found.values()
-    assert (one.partitions, one.running, one.waiting, one.full) == (3, 3, 3, 2)
-    assert (mail.partitions, mail.running, mail.waiting, mail.full) == (1, 1, 0, 0)
+    assert (one.partitions, one.running, one.waiting, one.waiting_partitions) == (3, 3, 3, 2)
+    assert (mail.partitions, mail.running, mail.waiting, mail.waiting_partitions) == (1, 1, 0, 0)
     assert [str(numbers) for numbers in (*one.numbers, *mail.numbers)] == ["1 at once", "100 per minute"]
 
 
@@ -232,17 +232,28 @@ def test_the_partitions_for_which_most_jobs_wait_come_first():
         enqueue(n)
     enqueue(2, queue="other")
     take(queues=["default", "other"]), take(queues=["default", "other"])
-    found = full_partitions("default", 10)
+    found = waiting_partitions("default", 10)
     assert [(key.text, key.waiting, key.running) for key in found] == [("args.n 2", 3, 0), ("args.n 3", 1, 0)]
     assert found[0].since is not None
     assert waits(found[0].first)
-    assert len(full_partitions("default", 1)) == 1
+    assert len(waiting_partitions("default", 1)) == 1
     assert [(key.text, key.waiting, key.running) for key in partitions_of("default", "args.n", 10)] == [
         ("args.n 2", 3, 1),
         ("args.n 3", 1, 1),
         ("args.n 1", 0, 1),
     ]
     assert partitions_of("default", "other", 10) == []
+
+
+def test_a_limit_says_when_jobs_may_wait_for_more_partitions_than_were_looked_at(monkeypatch):
+    for n in (1, 1, 2, 2, 3, 3):
+        enqueue(n)
+    take(), take()
+    one = by_name()["args.n"]
+    assert (one.waiting_partitions, one.is_cut) == (3, False)
+    monkeypatch.setattr(limits, "MOST_PARTITIONS", 2)
+    one = by_name()["args.n"]
+    assert (one.waiting_partitions, one.is_cut) == (2, True)
 
 
 def test_a_partition_for_which_nobody_waits_is_not_full_since_then():
@@ -264,14 +275,14 @@ def test_a_partition_without_a_row_is_named_by_its_jobs():
     enqueue(1), enqueue(1)
     take(), take()
     LimitPartition.objects.all().delete()
-    (key,) = full_partitions("default", 10)
+    (key,) = waiting_partitions("default", 10)
     assert (key.name, key.text, key.since) == ("args.n", "args.n 1", None)
 
 
 def test_without_limits_the_partitions_cost_one_statement(django_assert_num_queries):
     Job.objects.enqueue("t")
     with django_assert_num_queries(1):
-        assert full_partitions("default", 10) == []
+        assert waiting_partitions("default", 10) == []
 
 
 def test_redacted_values_are_in_no_text(handlers):
@@ -282,5 +293,5 @@ def test_redacted_values_are_in_no_text(handlers):
     ids = [pay.enqueue(iban=SECRET, to={"iban": SECRET}).job.id for _ in range(2)]
     take(), take()
     assert_hidden(waits(ids[1]))
-    for found in (full_partitions("default", 10), partitions_of("default", "args.iban,args/to/iban", 10)):
+    for found in (waiting_partitions("default", 10), partitions_of("default", "args.iban,args/to/iban", 10)):
         assert_hidden(str(found))

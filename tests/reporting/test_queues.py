@@ -80,12 +80,25 @@ def test_beyond_a_bound_jobs_are_counted_only_when_it_must_be_exact(monkeypatch)
     assert [queue.waiting for queue in queues("default", exact=True)] == [2, 4]
 
 
-def test_beyond_a_bound_queues_are_looked_at_only_when_it_must_be_exact(monkeypatch):
+def test_beyond_a_bound_queues_are_looked_at_only_if_they_are_named_or_it_must_be_exact(monkeypatch):
     monkeypatch.setattr(report, "MOST_QUEUES", 2)
     for name in "abcd":
-        job(NOW, queue=name)
-    assert len(queues("default")) == 2
-    assert len(queues("default", exact=True)) == 4
+        oldest = job(ago(minutes=5), queue=name)
+    seen = queues("default", ["d", "e"])
+    assert [(each.name, each.waiting) for each in seen] == [("a", 1), ("b", 1), ("d", 1), ("e", 0)]
+    assert (by_name(seen)["d"].oldest, by_name(seen)["d"].waits_since) == (oldest.pk, ago(minutes=5))
+    assert [each.waiting for each in queues("default", exact=True)] == [1] * 4
+    assert (together(seen).is_cut, together(seen).waits_cut) == (True, True)
+    monkeypatch.setattr(report, "MOST_QUEUES", 5)
+    assert (now("default").is_cut, now("default").waits_cut) == (False, False)
+
+
+def test_beyond_a_bound_of_partitions_another_job_may_have_waited_longer(monkeypatch):
+    for number in range(3):
+        job(ago(minutes=number), queue="emails", blocked_by=f"k{number:032}", limits=[])
+    assert (now("default").waits_since, now("default").waits_cut) == (ago(minutes=2), False)
+    monkeypatch.setattr(report, "MOST_BLOCKS", 2)
+    assert now("default").waits_cut
 
 
 def test_the_number_of_statements_does_not_depend_on_the_rows(django_assert_num_queries):

@@ -10,7 +10,7 @@ from django_ojs_unique.reporting import unclaimed as module
 from django_ojs_unique.reporting import workers as workers_module
 from django_ojs_unique.reporting.overview import overview
 from django_ojs_unique.reporting.unclaimed import named, nobody, unknown_types
-from django_ojs_unique.reporting.workers import misspelt, untaken, workers
+from django_ojs_unique.reporting.workers import misspelt, taken_by_running, untaken, workers
 from tests.reporting.test_queues import HOUR
 from tests.support.past import NOW, ago, job, worker
 
@@ -82,13 +82,15 @@ def test_strangers_are_named_with_the_type_that_was_meant_and_not_without_end(ha
 def test_a_queue_is_untaken_unless_a_worker_that_lives_takes_it(present, said):
     for number, facts in enumerate(present):
         worker(f"w{number}", **facts)
-    assert untaken("emails", workers("default", NOW)) == said
+    assert untaken("emails", taken_by_running("default", NOW, workers("default", NOW))) == said
+    assert untaken("emails", taken_by_running("default", NOW)) == said
 
 
-def test_of_too_many_workers_nothing_is_said(monkeypatch):
-    worker(queues=["reports"])
+def test_a_worker_takes_a_queue_that_is_not_among_those_that_are_shown(monkeypatch):
     monkeypatch.setattr(workers_module, "MOST_WORKERS", 1)
-    assert untaken("emails", workers("default", NOW)) == ""
+    worker("a", queues=["emails"], heard=ago(seconds=5))
+    worker("b", queues=["reports"])
+    assert untaken("emails", taken_by_running("default", NOW, workers("default", NOW))) == ""
 
 
 @pytest.mark.parametrize(

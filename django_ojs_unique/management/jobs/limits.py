@@ -143,8 +143,11 @@ LIMIT = (
     Column("", "override", lambda one: one.override and {"running": one.override.running, "rate": one.override.rate}),
     Column("partitions", "keys", attrgetter("partitions"), show=count_text),
     Column("running", "running", show=count_text),
-    Column("waiting", "waiting", show=count_text),
-    Column("full partitions", "full_keys", attrgetter("full")),
+    Column("", "waiting"),
+    Column("waiting", show=lambda one: count_text(one.waiting, one.is_cut)),
+    Column("", "waiting_partitions"),
+    Column("partitions waited for", show=lambda one: count_text(one.waiting_partitions, one.is_cut)),
+    Column("", "is_cut"),
 )
 
 

@@ -18,7 +18,7 @@ from ...ojs.states import JobState
 from ...reporting.queues import UNFINISHED, QueueReport, queues
 from ...reporting.text import age, distance, limits_text
 from ...reporting.unclaimed import named, unknown_types
-from ...reporting.workers import MOST_WORKERS, WorkerReport, is_stranded, misspelt, untaken, workers
+from ...reporting.workers import MOST_WORKERS, WorkerReport, is_stranded, misspelt, taken_by_running, untaken, workers
 from ..arguments import seconds
 from .answers import fields
 from .subcommand import Subcommand
@@ -68,14 +68,15 @@ class Around(Watched):
 
     def warn_of_what_nobody_takes(self, found: list[QueueReport], present: list[WorkerReport]) -> None:
         """Name the queues that no worker takes, except paused ones, and the types without a handler here."""
-        stranded = [one for one in found if not one.paused_at and one.waiting and untaken(one.name, present)]
-        if stranded and not any(worker.lives for worker in present):
+        taken = taken_by_running(self.using, database_now(self.using), present)
+        stranded = [one for one in found if not one.paused_at and is_stranded(one, taken)]
+        if stranded and not taken:
             some = "a queue" if len(stranded) == 1 else f"{len(stranded):,} queues"
             self.warn(f"Jobs wait in {some}, and no worker runs: `manage.py runworker` starts one.")
         else:
             used = {one.name for one in found if one.depth}
             for one in stranded:
-                problem = untaken(one.name, present).removesuffix(".")
+                problem = untaken(one.name, taken).removesuffix(".")
                 self.warn(f"{problem}; {one.waiting:,} available in it. {misspelt(one.name, present, used)}".rstrip())
         if types := unknown_types(self.jobs, [one.name for one in found if one.waiting]):
             self.warn(f"No handler here: {named(types)}. Such jobs wait for workers that have one.")
@@ -95,6 +96,7 @@ class Queues(Around):
         shown = [one for one in found if one.depth or one.paused_at or limits_text(one.limit, one.max_per_second)]
         now = database_now(self.using)
         present = workers(self.using, now)
+        taken = taken_by_running(self.using, now, present)
         columns = (
             Column("queue", "name", cut=True),
             *(Column(state, state, partial(_depth, state=state)) for state in UNFINISHED),
@@ -103,7 +105,7 @@ class Queues(Around):
             Column("", "concurrency_limit", attrgetter("limit")),
             Column("", "max_per_second"),
             Column("limit", show=lambda one: limits_text(one.limit, one.max_per_second) or "-"),
-            Column("", "is_stranded", lambda one: is_stranded(one, present)),
+            Column("", "is_stranded", lambda one: is_stranded(one, taken)),
         )
         self.answer([as_json(columns, one) for one in shown])
         if not shown:
