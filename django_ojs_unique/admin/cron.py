@@ -37,7 +37,7 @@ class OutcomeFilter(ChoiceFilter):
 @admin.register(CronJob)
 class CronJobAdmin(BoundedAdmin):
     form = CronJobForm
-    list_display = ["name", "shown_type", "schedule", "enabled", "declared", "next_run_ago", "last_ago"]
+    list_display = ["name", "shown_type", "schedule", "enabled", "declared", "next_run_ago", "last_result", "last_ago"]
     list_filter = ["enabled", "declared", "overlap_policy", OutcomeFilter]
     search_fields = ["name", "type"]
     ordering = ["name"]
@@ -160,13 +160,20 @@ class CronJobAdmin(BoundedAdmin):
 
         return render_to_string("admin/django_ojs_unique/cronjob/history.html", history(entry.visibility, entry))
 
-    last_result = column(_("last outcome"), lambda row: badge(row.last_outcome) if row.last_outcome else "-")
+    @admin.display(description=_("last outcome"), ordering="last_outcome_at")
+    def last_result(self, entry: Any) -> Any:
+        if not entry.last_outcome:
+            return "-"
+        when_text = ago(entry.last_outcome_at) if entry.last_outcome_at else ""
+        if entry.outcome_count < 2:
+            return format_html("{} {}", badge(entry.last_outcome), when_text)
+        times = gettext("{count} times in a row").format(count=f"{entry.outcome_count:,}")
+        return format_html("{} {}, {}", badge(entry.last_outcome), when_text, times)
 
     @admin.display(description=_("last run"), ordering="last_run_at")
     def last_ago(self, entry: Any) -> Any:
         text = ago_text(entry.last_run_at) if entry.last_run_at else gettext("its job")
-        run = entry.visibility.link(entry.last_job_id, text) if entry.last_job_id else ago(entry.last_run_at)
-        return format_html("{} {}", run, self.last_result(entry)) if entry.last_outcome else run
+        return entry.visibility.link(entry.last_job_id, text) if entry.last_job_id else ago(entry.last_run_at)
 
 
 def _run(visibility: Visibility, entry: CronJob, using: str) -> tuple[Any, str, int]:

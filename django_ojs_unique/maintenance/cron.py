@@ -215,7 +215,7 @@ def _occur(entry: CronJob, now: datetime, using: str) -> dict[str, Any]:
         cron = entry.cron
     except InvalidRequest as error:
         _log_failure(entry, error)
-        return {"next_run_at": None, "last_outcome": "failed"}
+        return {"next_run_at": None, **_outcome(entry, "failed", now)}
     changes: dict[str, Any] = {"next_run_at": cron.next_after(now)}
     occurrence = cron.latest_until(entry.next_run_at - timedelta.resolution, now)
     if occurrence is None:  # the row was changed manually
@@ -228,13 +228,25 @@ def _occur(entry: CronJob, now: datetime, using: str) -> dict[str, Any]:
     return changes | _written(entry, outcome, id, now, using)
 
 
+_ENQUEUED = ("created", "replaced")
+
+
 def _written(entry: CronJob, outcome: str, id: UUID | None, now: datetime, using: str) -> dict[str, Any]:
     """Announce an outcome; return the changes to write to the entry."""
     _announce(entry, outcome, id, using)
-    changes: dict[str, Any] = {"last_outcome": outcome}
-    if outcome in ("created", "replaced"):
+    changes = _outcome(entry, outcome, now)
+    if outcome in _ENQUEUED:
         changes |= {"last_run_at": now, "last_job_id": id, "run_count": F("run_count") + 1}
     return changes
+
+
+def _outcome(entry: CronJob, outcome: str, now: datetime) -> dict[str, Any]:
+    count = entry.outcome_count if outcome == entry.last_outcome else 0
+    return {
+        "last_outcome": outcome,
+        "last_outcome_at": now,
+        "outcome_count": 0 if outcome in _ENQUEUED else count + 1,
+    }
 
 
 def _enqueue(entry: CronJob, cron: Cron, occurrence: datetime, using: str) -> tuple[str, UUID]:
@@ -275,7 +287,7 @@ def _enqueue(entry: CronJob, cron: Cron, occurrence: datetime, using: str) -> tu
 
 
 def _announce(entry: CronJob, outcome: str, id: UUID | None, using: str) -> None:
-    if outcome in ("created", "replaced"):
+    if outcome in _ENQUEUED:
         announce(cron_triggered, CronJob, entry=entry, job_id=id, using=using)
     elif outcome != "already":
         announce(cron_skipped, CronJob, entry=entry, reason=outcome, using=using)

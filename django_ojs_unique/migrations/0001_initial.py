@@ -159,6 +159,8 @@ class Migration(migrations.Migration):
                 ('next_run_at', models.DateTimeField(blank=True, editable=False, null=True)),
                 ('last_run_at', models.DateTimeField(blank=True, editable=False, null=True)),
                 ('last_outcome', models.CharField(blank=True, default='', editable=False, max_length=12)),
+                ('last_outcome_at', models.DateTimeField(blank=True, editable=False, null=True)),
+                ('outcome_count', models.PositiveIntegerField(default=0, editable=False)),
                 ('last_job_id', models.UUIDField(blank=True, editable=False, null=True)),
                 ('run_count', models.PositiveBigIntegerField(verbose_name='run count', default=0, editable=False)),
             ],

@@ -160,6 +160,9 @@ class CronJob(PartiallyIndexed):
     next_run_at = models.DateTimeField(null=True, blank=True, editable=False)
     last_run_at = models.DateTimeField(null=True, blank=True, editable=False)
     last_outcome = models.CharField(max_length=12, default="", blank=True, editable=False)
+    last_outcome_at = models.DateTimeField(null=True, blank=True, editable=False)
+    outcome_count = models.PositiveIntegerField(default=0, editable=False)
+    """How many occurrences in a row had the last outcome, and enqueued nothing."""
     last_job_id = models.UUIDField(null=True, blank=True, editable=False)
     run_count = models.PositiveBigIntegerField(verbose_name=_("run count"), default=0, editable=False)
 

@@ -50,11 +50,14 @@ def errors(response):
 
 def test_the_list_shows_the_next_run_and_the_last_one_with_its_job(admin_client):
     last = Job.objects.enqueue("report.nightly").job
-    define(last_run_at=timezone.now(), last_outcome="created", last_job_id=last.pk)
+    define(last_run_at=timezone.now(), last_outcome="created", last_outcome_at=timezone.now(), last_job_id=last.pk)
+    define("skips", last_outcome="skipped", last_outcome_at=timezone.now() - timedelta(minutes=2), outcome_count=5)
     define("off", enabled=False)
     text = admin_client.get(reverse(LIST)).content.decode()
     assert '<span class="ojs-badge ojs-created">created</span>' in text
     assert f"/job/{last.pk}/change/" in text
+    assert ", 5 times in a row" in text
+    assert "1 times in a row" not in text
     assert "disabled" in text
 
 

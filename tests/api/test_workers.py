@@ -579,6 +579,12 @@ def test_a_heartbeat_lets_operators_see_the_worker(ojs, held):
     }
 
 
+def test_a_worker_that_missed_three_heartbeats_is_silent(ojs, held):
+    ojs.post(HEARTBEAT, {"worker_id": "w", "active_jobs": []})
+    WorkerProcess.objects.update(heartbeat_at=timezone.now() - timedelta(hours=4))
+    assert [one["state"] for one in ojs.get("/ojs/v1/workers").json()["workers"]] == ["silent"]
+
+
 @pytest.mark.parametrize(
     "said",
     [

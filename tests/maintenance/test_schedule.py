@@ -242,6 +242,10 @@ def test_enqueue_lets_one_job_wait_behind_the_running_one():
     assert (outcome(), Job.objects.count()) == ("created", 2)
     tick(NOON + 3 * HOUR)
     assert (outcome(), Job.objects.count()) == ("skipped", 2)
+    tick(NOON + 4 * HOUR)
+    entry = CronJob.objects.get()
+    assert (entry.last_outcome, entry.outcome_count, entry.last_outcome_at) == ("skipped", 2, NOON + 4 * HOUR)
+    assert entry.last_run_at == NOON + 2 * HOUR
 
 
 def test_the_overlap_policy_comes_before_the_unique_policy():

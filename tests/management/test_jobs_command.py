@@ -684,11 +684,13 @@ def test_periodic_jobs_are_shown_with_what_became_of_the_last_one():
     for name, enabled in [("a.nightly", True), ("b.off", False)]:
         CronJob.objects.define(name, "@every PT1H", "report.daily", enabled=enabled)
     overdue, last = now - timezone.timedelta(minutes=5), a_job()
-    CronJob.objects.filter(name="a.nightly").update(
-        next_run_at=overdue, last_run_at=overdue, last_outcome="created", last_job_id=last.pk
-    )
+    ran = {"next_run_at": overdue, "last_job_id": last.pk, "last_run_at": now - timezone.timedelta(hours=5)}
+    skipped = {"last_outcome": "skipped", "last_outcome_at": now - timezone.timedelta(minutes=2), "outcome_count": 5}
+    CronJob.objects.filter(name="a.nightly").update(**ran, **skipped)
     _, nightly, off = jobs("crons").splitlines()
-    assert nightly.split() == ["a.nightly", "@every", "PT1H", "UTC", "5m", "ago", "5m", "ago", "created", str(last.pk)]
+    assert " ".join(nightly.split()) == (
+        f"a.nightly @every PT1H UTC 5m ago skipped 2m ago, 5 times in a row {last.pk} 5h ago"
+    )
     assert off.split() == ["b.off", "@every", "PT1H", "UTC", "disabled", "-", "-", "-"]
 
 

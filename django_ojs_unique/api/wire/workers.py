@@ -14,6 +14,7 @@ from uuid import UUID
 
 from ...conf import settings
 from ...db.characters import storable
+from ...db.clock import database_now
 from ...enqueue.values import sized
 from ...exceptions import InvalidRequest
 from ...execution.errors import LONGEST_MESSAGE, LONGEST_REASON, LONGEST_TRACEBACK, both_ends
@@ -25,6 +26,7 @@ from ...ojs.durations import milliseconds
 from ...ojs.names import UUID_TEXT, job_type, printable, queue_name
 from ...ojs.retry import MOST_ATTEMPTS
 from ...ojs.states import JobState
+from ...reporting.workers import SILENT, standing
 from ...worker.remote import Failure
 from ...worker.remote_worker import RemoteWorker
 from .envelope import progress_of
@@ -373,11 +375,17 @@ REPORTED = Object(
     "Whether a report was stored; if not, nobody runs the job any more.",
 )
 BEAT = Object("Beat", {"state": one_of(DIRECTIVES), "jobs_extended": array(text()), "server_time": time()})
+
+
+def _standing(row: Any) -> str:
+    return standing(row, database_now(row._state.db))
+
+
 WORKER = Object(
     "Worker",
     {
         "id": text(of="pk"),
-        "state": one_of(WorkerProcess.State),
+        "state": one_of((*WorkerProcess.State.values, SILENT), of=_standing),
         "directive": one_of(DIRECTIVES, of=lambda row: row.directive or RUNNING),
         "hostname?": text(of=lambda row: row.hostname or None),
         "queues": array(text()),
@@ -385,5 +393,5 @@ WORKER = Object(
         "held": whole(of="claimed"),
         "started_at heartbeat_at": time(),
     },
-    "A worker process: the `state` that it told, and the `directive` that it is told.",
+    "A worker: the `state` that it told, `silent` after three missed heartbeats; the `directive` that it is told.",
 )

@@ -146,7 +146,7 @@ class Workers(Around):
 
 
 class Crons(Subcommand):
-    """Show the periodic jobs: when each is due, when it was due last, and what became of that occurrence.
+    """Show the periodic jobs: when each is due, what became of its last occurrence, and which job it enqueued last.
 
     A `next` that lies in the past says that no worker fires it. Enable and disable them in the admin.
     """
@@ -165,11 +165,19 @@ class Crons(Subcommand):
             Column("name", read=lambda entry: entry.name, cut=True),
             Column("schedule", read=lambda entry: f"{entry.expression} {entry.timezone}", cut=True),
             Column("next", read=lambda entry: _due(entry, now)),
-            Column("last", read=lambda entry: distance(entry.last_run_at, now) if entry.last_run_at else "-"),
-            Column("outcome", read=lambda entry: entry.last_outcome or "-"),
-            Column("its job", read=lambda entry: entry.last_job_id or "-"),
+            Column("last outcome", read=lambda entry: _outcome(entry, now)),
+            Column("last job", read=lambda entry: entry.last_job_id or "-"),
+            Column("enqueued", read=lambda entry: distance(entry.last_run_at, now) if entry.last_run_at else "-"),
         )
         self.print_columns(columns, entries)
+
+
+def _outcome(entry: CronJob, now: datetime) -> str:
+    if not entry.last_outcome:
+        return "-"
+    moment = f" {distance(entry.last_outcome_at, now)}" if entry.last_outcome_at else ""
+    times = f", {entry.outcome_count:,} times in a row" if entry.outcome_count > 1 else ""
+    return f"{entry.last_outcome}{moment}{times}"
 
 
 def _depth(one: QueueReport, state: JobState) -> int:
