@@ -148,7 +148,8 @@ class DuplicateJob(OJSError):
     Raised by ``on_conflict="reject"`` (OJS unique jobs, "reject"), when a running duplicate may not be replaced, and
     by a retry beside a live duplicate.
     ``existing_job_id``, ``existing_job_state`` and ``existing_job`` describe the newest duplicate, or that running one,
-    as the deciding statement read it. ``details`` is what the specification prints.
+    as the deciding statement read it. ``message`` and ``details`` are what the specification prints; the text also
+    names the job, what counted, and what to do.
     """
 
     code = "duplicate"
@@ -158,8 +159,11 @@ class DuplicateJob(OJSError):
         existing_job: Any,
         fingerprint: str,
         message: str = Message("A job matching the uniqueness key already exists"),
+        *,
+        policy: Any = None,
     ) -> None:
         self.existing_job = existing_job
+        self._policy = policy
         self.existing_job_id = existing_job.id
         self.existing_job_state = existing_job.state
         self.fingerprint = fingerprint
@@ -167,6 +171,16 @@ class DuplicateJob(OJSError):
             message,
             details={"existing_job_id": str(existing_job.id), "existing_job_state": str(existing_job.state)},
         )
+
+    def __str__(self) -> str:
+        if self._policy is None:
+            return self.message
+        if self._policy.replaces:
+            mend = "It cannot be replaced, as it runs or workflows need it: enqueue again when it has finished."
+        else:
+            mend = "Use the error's `existing_job`, or on_conflict='ignore', which returns that job."
+        named = f"{self.existing_job.type!r} {self.existing_job_id} is {self.existing_job_state}"
+        return f"{self.message}: {named}; its unique key is {' + '.join(self._policy.compared())}. {mend}"
 
 
 class JobIdTaken(OJSError):

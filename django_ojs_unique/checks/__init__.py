@@ -28,7 +28,7 @@ _CHECKS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("settings", "check_settings", (TAG,)),
     ("settings", "check_tenants", (TAG,)),
 )
-_OF_DEPLOYMENTS = (("handlers", "check_retention"), ("settings", "check_eager"))
+_OF_DEPLOYMENTS = (("handlers", "check_retention"), ("handlers", "check_retries"), ("settings", "check_eager"))
 
 
 def register_all() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -17,6 +17,7 @@ from ..handlers.registry import Definition, parameters_of, registry
 from ..maintenance.cron import owner_of
 from ..ojs.cron import Cron
 from ..ojs.durations import end_of, format_duration
+from ..ojs.retry import RetryPolicy
 from ..ojs.states import TERMINAL, JobState
 from ..unique.policy import OnRetry, UniquePolicy, Window
 from ..unique.presets import UNTIL_START, WAITING
@@ -89,7 +90,7 @@ def check_other_databases(databases: Iterable[str] | None = None, **kwargs: Any)
             messages.append(
                 Warning(
                     f"Database {alias!r} has jobs, but the periodic jobs of the code are enqueued in {owner!r} only:"
-                    f" {', '.join(undecided[:MOST_NAMED])}{' and others' if len(undecided) > MOST_NAMED else ''}.",
+                    f" {named(undecided)}.",
                     hint=f"Say where each belongs: cron=Cron(..., using={owner!r}), or using={alias!r}. For a job in"
                     " each database, define the others with CronJob.objects.using(...).define(...).",
                     id="django_ojs_unique.W017",
@@ -115,6 +116,30 @@ def check_retention(**kwargs: Any) -> list[CheckMessage]:
         for definition in registry.definitions()
         for kind, period, kept in _outlasting(definition)
     ]
+
+
+def check_retries(**kwargs: Any) -> list[CheckMessage]:
+    """W022: handlers without a retry policy give up after seconds, and the project has no other default."""
+    if any(problems()) or conf.settings.retry is not None:
+        return []
+    given_up = [each.type for each in registry.definitions() if each.retry is None]
+    if not given_up:
+        return []
+    seconds = f"{RetryPolicy().lasts.total_seconds():g}"
+    return [
+        Warning(
+            f"Jobs of {named(given_up)} are discarded after about {seconds} seconds of failures: these handlers have no"
+            " retry policy, and neither has the project.",
+            hint="Write OJS_UNIQUE['RETRY'] = {'max_attempts': 17} for outages of twenty minutes, or {'max_attempts':"
+            " 3} if it is meant so. RetryPolicy(...).lasts says how long a policy tries.",
+            id="django_ojs_unique.W022",
+        )
+    ]
+
+
+def named(types: Sequence[str]) -> str:
+    """Return these names, at most ten of them."""
+    return f"{', '.join(types[:MOST_NAMED])}{' and others' if len(types) > MOST_NAMED else ''}"
 
 
 def holes(definition: Definition) -> list[JobState]:

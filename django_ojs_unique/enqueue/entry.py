@@ -83,7 +83,7 @@ class Entry:
         if self.verdict.action is Action.ID_TAKEN:
             self._fail(id_taken(job))
         elif self.verdict.action is Action.REJECT:
-            self.error = self._located(DuplicateJob(self.verdict.existing, job.fingerprint))
+            self.error = self._located(DuplicateJob(self.verdict.existing, job.fingerprint, policy=self.policy))
 
     def result(self) -> ItemResult:
         """Return what the caller of a bulk enqueue learns."""

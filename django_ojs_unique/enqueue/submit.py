@@ -67,7 +67,7 @@ def enqueue(jobs: QuerySet[Any], new_job: NewJob) -> EnqueueResult:
         if verdict.action is Action.ADMIT:
             result = EnqueueResult(new_job, outcome_of(verdict), verdict.cancel)
         elif verdict.action is Action.REJECT:
-            raise DuplicateJob(verdict.existing, new_job.values["fingerprint"])
+            raise DuplicateJob(verdict.existing, new_job.values["fingerprint"], policy=new_job.policy)
         else:
             result = EnqueueResult(verdict.existing, outcome_of(verdict))
         answered(result)

@@ -101,20 +101,11 @@ def against(
 
     ``equals`` returns what to write after a member of args or meta, or of the context that the job's ``meta`` carries.
     """
-    parts = ["type", *(["queue"] if "queue" in policy.keys else [])]
-    for name, members in (("args", policy.args_keys), ("meta", policy.meta_keys)):
-        if name in policy.keys:
-            parts += (
-                [name] if members is None else [f"{name}{_member(member)}{equals(name, member)}" for member in members]
-            )
+    parts = policy.compared(equals)
     parts += [f"{name}{equals('context', name)}" for name in unique_context(meta) or ()]
     if policy.window is Window.FIXED:
         return Message("{members} + its window", members=" + ".join(parts))
     return " + ".join(parts)
-
-
-def _member(name: str) -> str:
-    return name if name.startswith("/") else f".{name}"
 
 
 def _outside(job: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -212,6 +212,20 @@ class UniquePolicy(Suggesting):
         """Whether ``keys`` was given; if not, jobs of a type are duplicates whatever their args are."""
         return self.keys is not _TYPE_ALONE
 
+    def compared(self, equals: Callable[[str, str], str] = lambda dimension, member: "") -> list[str]:
+        """Name what duplicates have in common: ``["type", "args.user_id"]``.
+
+        ``equals`` returns what to write after a member of args or meta.
+        """
+        parts: list[str] = []
+        for name in self.keys:
+            members = {"args": self.args_keys, "meta": self.meta_keys}.get(name)
+            if members is None:
+                parts.append(name)
+            else:
+                parts += [f"{name}{_path_to(member)}{equals(name, member)}" for member in members]
+        return parts
+
     @property
     def replaces(self) -> bool:
         """Whether a new job replaces its duplicates."""
@@ -269,6 +283,10 @@ class UniquePolicy(Suggesting):
             return False
         end = self.window_end(begins)
         return end is None or now < end
+
+
+def _path_to(member: str) -> str:
+    return member if member.startswith("/") else f".{member}"
 
 
 def ended_states(policies: Iterable[UniquePolicy]) -> list[JobState]:

@@ -57,7 +57,7 @@ def invoice(request: HttpRequest, order_id: int) -> HttpResponse:
     try:
         result = render_invoice.enqueue(order_id=order.pk)
     except DuplicateJob as duplicate:
-        text = f"Refused: {duplicate}. Job {duplicate.existing_job_id} is {duplicate.existing_job_state}."
+        text = f"Refused: {duplicate.message}. Job {duplicate.existing_job_id} is {duplicate.existing_job_state}."
         messages.error(request, text)
         return redirect("shop:home")
     return _tell(request, result)

@@ -65,9 +65,9 @@ def test_a_hint_names_commands_and_modules_that_exist():
 
 
 @pytest.mark.slow
-def test_a_project_with_default_settings_is_told_nothing():
+def test_a_project_with_default_settings_is_told_only_how_soon_it_gives_up():
     ids = {message.id for message in run_checks(include_deployment_checks=True, databases=["default", "other"])}
-    assert [id for id in ids if id.startswith("django_ojs_unique")] == []
+    assert [id for id in ids if id.startswith("django_ojs_unique")] == ["django_ojs_unique.W022"]
 
 
 @pytest.mark.slow
@@ -239,6 +239,20 @@ def test_eager_mode_is_said_before_a_deployment(settings):
     assert found("W013", deploy=True) == []
     settings.DEBUG, settings.OJS_UNIQUE = False, {"EAGER": False}
     assert found("W013", deploy=True) == []
+
+
+@pytest.mark.slow
+def test_handlers_that_give_up_after_seconds_are_said_before_a_deployment(handlers, settings, monkeypatch):
+    monkeypatch.setattr(handlers, "_definitions", {})
+    job("brief")(lambda: None)
+    job("own", retry=RetryPolicy())(lambda: None)
+    (message,) = found("W022", deploy=True)
+    assert "Jobs of brief are discarded after about 3 seconds" in message.msg
+    assert found("W022") == []
+    settings.OJS_UNIQUE = {"RETRY": {"max_attempts": 17}}
+    assert found("W022", deploy=True) == []
+    settings.OJS_UNIQUE = {"RETRY": {"attempts": 17}}  # which is E001
+    assert found("W022", deploy=True) == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import pickle
 from datetime import timedelta
+from functools import partial
 from unittest.mock import patch
 from uuid import uuid4
 
@@ -64,6 +65,26 @@ def test_the_error_is_what_the_specification_prints(state):
     assert caught.value.code == "duplicate"
     assert caught.value.message == "A job matching the uniqueness key already exists"
     assert caught.value.details == {"existing_job_id": str(job.pk), "existing_job_state": state}
+
+
+def test_the_text_of_the_error_names_the_job_what_counts_and_what_to_do(settings, django_assert_num_queries):
+    settings.OJS_UNIQUE = {"REPLACE_ACTIVE": False}
+    by_user = {"keys": ["queue", "args"], "args_keys": ["user", "/at/city"]}
+    args = {"user": 5, "at": {"city": "Bern"}}
+    job = enqueue(args=args, unique=by_user).job
+    named = f"'t' {job.pk} is available; its unique key is type + queue + args/at/city + args.user. Use the error's"
+    in_bulk = partial(Job.objects.enqueue_many, [{"type": "t", "args": args, "unique": by_user}], mode="atomic")
+    for again in partial(enqueue, args=args, unique=by_user), in_bulk:
+        with pytest.raises(DuplicateJob) as caught:
+            again()
+        with django_assert_num_queries(0):
+            assert named in str(caught.value)
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    claim(job)
+    with pytest.raises(DuplicateJob) as caught:
+        enqueue(args=args, unique={**by_user, "on_conflict": "replace"})
+    assert f"{job.pk} is active" in str(caught.value)
+    assert "enqueue again when it has finished" in str(caught.value)
 
 
 @pytest.mark.parametrize("retryable", [pytest.param(False, id="S0-072")])
