@@ -16,6 +16,7 @@ from ..enqueue.request import Request
 from ..exceptions import HandlerError, InvalidRequest, InvalidRetryPolicy, did_you_mean
 from ..execution import eager
 from ..handlers.functions import place_of
+from ..handlers.registry import registry
 from ..ojs.limits import Limit
 from ..ojs.names import queue_name
 from ..ojs.retry import RetryPolicy
@@ -26,7 +27,7 @@ from .declare import OJSTask
 from .framework import BaseTaskBackend, InvalidTask, TaskResult, TaskResultDoesNotExist, task_enqueued
 from .options import ByPath, QueueAliases, limits, policies
 from .results import result_of
-from .running import register, task_of, tell, type_of
+from .running import TaskDefinition, register, task_of, tell, type_of
 
 OPTIONS = ("database", "retry", "unique", "limit", "queue_aliases")
 _TAKES = (
@@ -89,8 +90,8 @@ class OJSBackend(BaseTaskBackend):
         """Check a task, and register it for the workers of this process.
 
         Raises InvalidTask as Django does, also for a function of `__main__`, and for a queue whose name OJS does not
-        allow and that has no alias; InvalidRequest or HandlerError for a policy or a limit in ``OPTIONS`` that is wrong
-        or does not fit the task.
+        allow and that has no alias; `check` reports such a declaration instead. InvalidRequest or HandlerError for a
+        policy or a limit in ``OPTIONS`` that is wrong or does not fit the task.
         """
         super().validate_task(task)
         if task.func.__module__ == "__main__":  # elsewhere, that is another module
@@ -99,14 +100,11 @@ class OJSBackend(BaseTaskBackend):
                 " app's tasks.py."
             )
         queue = self.queue_aliases.stored(task.queue_name)
+        problem = self._queue_problem(queue)
+        if problem and task_of(type_of(task.func)) is not None:
+            raise InvalidTask(problem)
         try:
-            queue_name(queue)
-        except InvalidRequest as error:
-            raise InvalidTask(
-                f"{error.message} Or give it a name of OJS in TASKS[{self.alias!r}]['OPTIONS']['queue_aliases']."
-            ) from None
-        try:
-            register(task, queue, self.retry, self.unique_of(task), self.limits_of(task))
+            register(task, None if problem else queue, self.retry, self.unique_of(task), self.limits_of(task))
         except HandlerError as error:
             option = error.details.get("option")
             if option is None or getattr(task, option, None) is not None:
@@ -168,7 +166,10 @@ class OJSBackend(BaseTaskBackend):
         return result_of(job, task)
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """E010: the app is not installed. E011: an entry of the backend's settings is wrong."""
+        """E010: the app is not installed. E011: an entry of the backend's settings is wrong.
+
+        E012: a task is declared for a queue whose name OJS does not allow.
+        """
         messages: list[CheckMessage] = [
             Error(problem, hint=_TAKES, id="django_ojs_unique.E011") for problem in self._problems()
         ]
@@ -180,7 +181,19 @@ class OJSBackend(BaseTaskBackend):
                     id="django_ojs_unique.E010",
                 )
             )
-        return messages
+        return messages + [
+            Error(f"The task {definition.place}: {problem}", id="django_ojs_unique.E012")
+            for definition in registry.definitions()
+            if isinstance(definition, TaskDefinition) and definition.task.backend == self.alias
+            if (problem := self._queue_problem(self.queue_aliases.stored(definition.task.queue_name)))
+        ]
+
+    def _queue_problem(self, queue: str) -> str:
+        try:
+            queue_name(queue)
+        except InvalidRequest as error:
+            return f"{error.message} Or give it a name of OJS in TASKS[{self.alias!r}]['OPTIONS']['queue_aliases']."
+        return ""
 
     def _problems(self) -> Iterator[str]:
         place = f"TASKS[{self.alias!r}]"

@@ -64,10 +64,13 @@ class TaskDefinition(Definition):
     task: Any
 
 
-def register(task: Any, queue: str, retry: RetryPolicy, unique: UniquePolicy | None, limits: tuple[Limit, ...]) -> None:
+def register(
+    task: Any, queue: str | None, retry: RetryPolicy, unique: UniquePolicy | None, limits: tuple[Limit, ...]
+) -> None:
     """Let workers of this process run a task; its first declaration sets the defaults of its jobs.
 
-    ``retry``: of a task that has none. ``unique``, ``limits``: the task's own, or those of its backend.
+    ``queue``: None if its name is not allowed, so that nothing can be enqueued. ``retry``: of a task that has none.
+    ``unique``, ``limits``: the task's own, or those of its backend.
 
     Raises HandlerError when the unique policy, a limit or ``atomic`` does not fit the function.
     """

@@ -211,7 +211,7 @@ def test_whatever_is_exchanged_in_a_request_it_is_cheap_and_never_a_5xx(ojs, set
     for path, body in REQUESTS.items():  # what is loaded at the first request does not count
         ojs.post(path.replace("ID", id), body)
 
-    @hypothesis_settings(max_examples=EXAMPLES, phases=[Phase.generate], deadline=None)
+    @hypothesis_settings(max_examples=EXAMPLES, phases=[Phase.generate])
     @given(st.sampled_from(REQUEST_PLACES), st.lists(st.sampled_from(sorted(LARGE)), min_size=2, max_size=2), st.data())
     def send(place, kinds, data):
         path, at = place

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from django.db import connection, connections, transaction
 from django.utils import timezone
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import settings as configured
 from hypothesis import strategies as st
 
@@ -25,7 +25,7 @@ from tests.support.json_values import OBJECTS, TEXT, VALUES
 from tests.support.rows import insert_all
 
 pytestmark = pytest.mark.django_db
-few = configured(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = configured(max_examples=15)
 at_once = pytest.mark.skipif(connection.vendor != "postgresql", reason="elsewhere no statement claims a batch")
 
 LEASE = timedelta(minutes=1)

@@ -105,7 +105,6 @@ def test_each_path_has_a_job_type_of_its_own():
         (lambda: task(function("__main__.report")), InvalidTask, "tasks.py"),
         (lambda: task(generate), HandlerError, "yield"),
         (lambda: task(priority=101)(report), InvalidTask, "priority"),
-        (lambda: task(queue_name="High_Priority")(report), InvalidTask, "queue: "),
         (lambda: task(queue_name="b", backend="tries")(report), InvalidTask, "'b'"),
         (lambda: task(retry={"max_attempts": "two"})(report), InvalidRetryPolicy, "max_attempts"),
         (lambda: task(unique={"args_keys": ["usr_id"], "keys": ["type", "args"]})(report), HandlerError, "'user_id'"),
@@ -117,6 +116,24 @@ def test_each_path_has_a_job_type_of_its_own():
 def test_a_declaration_that_does_not_fit_is_refused_at_import(declare, error, message, handlers):
     with pytest.raises(error, match=message):
         declare()
+
+
+def test_a_task_for_a_queue_whose_name_is_not_allowed_is_found_by_the_checks(handlers):
+    declared = task(queue_name="High_Prio")(report)
+    assert "Did you mean 'high-prio'?" in refusal(declared.enqueue)
+    assert "Did you mean 'high-prio'?" in refusal(declared.using, priority=3)
+    (found,) = problems()
+    assert found[0] == "django_ojs_unique.E012"
+    assert "tests.tasks.test_declare.report: queue: is not a valid name (got 'High_Prio'). Did you mean 'h" in found[1]
+    assert problems(OPTIONS={"queue_aliases": {"High_Prio": "high"}}) == []
+    with override_settings(TASKS={"default": {"BACKEND": OURS}, "tries": {"BACKEND": OURS}}):
+        assert len(list(import_module(f"{PACKAGE}.checks").check_tasks())) == 1
+
+
+def refusal(call, *args, **kwargs):
+    with pytest.raises(InvalidTask) as caught:
+        call(*args, **kwargs)
+    return str(caught.value)
 
 
 def test_a_task_for_another_backend_keeps_its_options_and_runs():
