@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class OJSUniqueConfig(AppConfig):
-    """Finds the handlers in each app's ``jobs.py``, and Django's tasks in its ``tasks.py``.
+    """Finds the handlers in each app's ``jobs.py``, or where a setting says, and Django's tasks in its ``tasks.py``.
 
     What a process needs later is imported later: each ``manage.py`` and each test run pays for a setup.
     """
@@ -20,12 +20,12 @@ class OJSUniqueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import checks, tasks
+        from . import checks, conf, tasks
         from .reporting import text
 
         checks.register_all()
         text.escape_all()
-        autodiscover_modules("jobs")
+        autodiscover_modules(*conf.settings.autodiscover_modules)
         tasks.discover()
         post_migrate.connect(_forget_capabilities)
         _obey_settings()

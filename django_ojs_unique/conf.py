@@ -10,12 +10,14 @@ from django.conf import settings as django_settings
 from django.utils.module_loading import import_string
 
 from .ojs.durations import LONGEST_YEARS, parse_duration
+from .ojs.names import are_names
 from .ojs.retry import RetryPolicy
 
 T = TypeVar("T")
 
 DEFAULTS: dict[str, Any] = {
     "API": {},
+    "AUTODISCOVER_MODULES": ["jobs"],
     "CONTEXT": (),
     "DEFAULT_QUEUE": "default",
     "EAGER": False,
@@ -108,6 +110,12 @@ class Settings:
     def api(self) -> dict[str, Any]:
         """The settings of the HTTP API, completed with their defaults."""
         return {**API_DEFAULTS, **self._read("API")}
+
+    @property
+    def autodiscover_modules(self) -> list[str]:
+        """The names of the modules of each app that are imported at the start, for their handlers."""
+        given = self._read("AUTODISCOVER_MODULES")
+        return list(given) if are_names(given) else []  # the check E001 reports it
 
     context = _Setting[Any]()
     """The classes of what each job carries, or their dotted names: one, or several."""

@@ -24,6 +24,7 @@ _CHECKS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("handlers", "check_conversions", (TAG,)),
     ("handlers", "check_other_databases", (Tags.database,)),
     ("handlers", "check_owners", (TAG,)),
+    ("modules", "check_modules", (TAG,)),
     ("queues", "check_queue_rules", (Tags.database,)),
     ("settings", "check_settings", (TAG,)),
     ("settings", "check_tenants", (TAG,)),

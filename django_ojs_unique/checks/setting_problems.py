@@ -115,6 +115,11 @@ def _context_problems(setting: str, given: Any) -> Iterator[str]:
             names.add(name)
 
 
+def _module_problems(setting: str, given: Any) -> Iterator[str]:
+    if not (are_names(given) and all(name.isidentifier() for name in given)):
+        yield f"{setting} must be a list of names of modules of apps, such as ['jobs', 'tasks'] (got {given!r})."
+
+
 def _redact_problems(setting: str, given: Any) -> Iterator[str]:
     if not are_names(given):
         yield f"{setting} must be a list of names of members, such as ['iban'] (got {given!r})."
@@ -225,6 +230,7 @@ _OF_SEVERAL_TYPES = (
 )  # fmt: skip
 _PROBLEMS: dict[str, Callable[[str, Any], Iterator[str]]] = {
     "API": _api_problems,
+    "AUTODISCOVER_MODULES": _module_problems,
     "CONTEXT": _context_problems,
     "DEFAULT_QUEUE": _queue_problems,
     "EAGER": _eager_problems,

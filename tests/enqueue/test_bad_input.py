@@ -443,6 +443,8 @@ def test_a_type_without_a_handler_is_refused_where_the_project_demands_handlers(
         ({"RECORD_SUPPRESSED": 1}, "must be a bool"),
         ({"REPLACE_ACTIVE": "no"}, "must be a bool"),
         ({"REQUIRE_HANDLER": None}, "must be a bool"),
+        ({"AUTODISCOVER_MODULES": "jobs"}, "OJS_UNIQUE['AUTODISCOVER_MODULES'] must be a list (got 'jobs')."),
+        ({"AUTODISCOVER_MODULES": ["shop.jobs"]}, "modules of apps, such as ['jobs', 'tasks'] (got ['shop.jobs'])."),
         ({"EAGER": "yes"}, "OJS_UNIQUE['EAGER'] must be True, False or 'propagate' (got 'yes')."),
         ({"EVENT_RETENTION": "7d"}, "Write an ISO 8601 duration such as 'P30D'."),
         ({"WORKFLOW_RETENTION": 0}, "Write an ISO 8601 duration such as 'P30D'."),
