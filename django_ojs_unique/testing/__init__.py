@@ -35,6 +35,7 @@ class _Helpers:
     tick = staticmethod(tick)
     travel = staticmethod(travel)
     temporary_handlers = staticmethod(temporary_handlers)
+    assert_workflow_enqueued = staticmethod(assert_workflow_enqueued)
 
 
 class JobTestMixin(_Helpers):

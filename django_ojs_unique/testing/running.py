@@ -15,12 +15,15 @@ from django.db.models import QuerySet
 
 from ..db.clock import database_now
 from ..execution.claim import claim
+from ..execution.finalize import Finalized
 from ..execution.inline import Ran, run
 from ..execution.journal import crashes
 from ..handlers.handler import Handler
 from ..handlers.registry import registry
+from ..lifecycle import write
 from ..maintenance import cron, prune, timers
 from ..models import CronJob, Job, SuppressedEnqueue
+from ..ojs.states import JobState
 from ..worker.hints import tell_of_unknown_types
 from ..worker.queues import QueueFilter
 from ..workflows.advance import advance_all, fail_deleted
@@ -48,7 +51,8 @@ def run_one(
     """
     jobs = Job.objects.using(using or router.db_for_write(Job))
     _prune(jobs)
-    return _run_next(jobs, _names(types), _filter(queues), raise_errors)
+    ran = _run_next(jobs, _names(types), _filter(queues))
+    return None if ran is None else ran.or_raise(raise_errors)
 
 
 def run_jobs(
@@ -58,17 +62,26 @@ def run_jobs(
     using: str | None = None,
     raise_errors: bool = True,
     limit: int = LIMIT,
+    retries: bool = False,
 ) -> list[Ran]:
     """Run jobs as `run_one` does until none is due, including those that they enqueue; return their runs.
 
-    Jobs that are due later are left; `travel` makes them due. Raises AssertionError if more than ``limit`` jobs are
-    due, because two jobs that enqueue each other would never end.
+    Jobs that are due later are left; `travel` makes them due. With ``retries``, jobs that wait for a retry run at once,
+    until they complete or give up: only an error of the last attempt is raised.
+
+    Raises AssertionError if more than ``limit`` jobs are due, because two jobs that enqueue each other would never end.
     """
     jobs = Job.objects.using(using or router.db_for_write(Job))
     names, chosen = _names(types), _filter(queues)
     _prune(jobs)
     done: list[Ran] = []
-    while (ran := _run_next(jobs, names, chosen, raise_errors)) is not None:
+    while True:
+        ran = _run_next(jobs, names, chosen)
+        if ran is None and retries and _hasten(jobs, names, chosen):
+            ran = _run_next(jobs, names, chosen)
+        if ran is None:
+            break
+        ran.or_raise(raise_errors and not (retries and ran.outcome is Finalized.RETRIED))
         if len(done) == limit:
             last = ", ".join(dict.fromkeys(each.job.type for each in [*done[-9:], ran]))
             raise AssertionError(
@@ -143,7 +156,15 @@ def _prune(jobs: QuerySet[Job]) -> None:
     SuppressedEnqueue.objects.using(jobs.db).prune(now)
 
 
-def _run_next(jobs: QuerySet[Job], types: list[str], queues: QueueFilter, raise_errors: bool) -> Ran | None:
+def _hasten(jobs: QuerySet[Job], types: list[str], queues: QueueFilter) -> int:
+    """Make the retries due that wait for their time; return how many."""
+    now = database_now(jobs.db)
+    waiting = timers.timed(jobs).filter(state=JobState.RETRYABLE, type__in=types, run_at__gt=now)
+    ids = [id for id, queue in waiting.values_list("pk", "queue") if queue in queues]
+    return write(jobs.filter(pk__in=ids), run_at=now)
+
+
+def _run_next(jobs: QuerySet[Job], types: list[str], queues: QueueFilter) -> Ran | None:
     now = database_now(jobs.db)
     timers.rescue(jobs, now)
     timers.promote(jobs, now)
@@ -164,4 +185,4 @@ def _run_next(jobs: QuerySet[Job], types: list[str], queues: QueueFilter, raise_
     )
     if not taken:
         return None
-    return run(jobs, taken[0], lease=LEASE).or_raise(raise_errors)
+    return run(jobs, taken[0], lease=LEASE)

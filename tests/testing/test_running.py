@@ -153,6 +153,40 @@ def test_what_a_worker_leaves_alone_stays(handlers, caplog):
     assert "Jobs wait for handlers that are not here: nobody.here." in caplog.text
 
 
+def test_all_attempts_of_a_job_run_at_once_if_the_test_asks(database, broken):
+    broken.enqueue()
+    runs = run_jobs(retries=True, raise_errors=False)
+    assert outcomes(runs) == ["retried", "discarded"]
+    assert [ran.job.attempt for ran in runs] == [1, 2]
+    broken.enqueue()
+    with pytest.raises(ValueError, match="out of paper"):
+        run_jobs(retries=True)
+    assert Job.objects.filter(state="discarded", attempt=2).count() == 2
+
+
+def test_an_attempt_that_is_not_the_last_may_fail(handlers):
+    @job("t", retry=RetryPolicy(max_attempts=3, initial_interval="PT1H", max_interval="PT1H"), takes_context=True)
+    def handler(context):
+        if context.attempt < 3:
+            raise ValueError
+
+    handler.enqueue()
+    later = handler.using(scheduled_at=timezone.now() + timedelta(minutes=1)).enqueue().job
+    assert outcomes(run_jobs(retries=True)) == ["retried", "retried", "completed"]
+    later.refresh_from_db()
+    assert later.state == "scheduled"
+
+
+def test_only_retries_of_the_chosen_types_and_queues_run_at_once(broken, handlers):
+    job("other", retry=ONCE_MORE, queue="mail")(broken.definition.function).enqueue()
+    broken.enqueue()
+    assert outcomes(run_jobs(raise_errors=False)) == ["retried", "retried"]
+    assert outcomes(run_jobs(types=broken, queues="mail", retries=True, raise_errors=False)) == []
+    assert {each.run_at > timezone.now() for each in Job.objects.all()} == {True}
+    assert outcomes(run_jobs(types=broken, retries=True, raise_errors=False)) == ["discarded"]
+    assert outcomes(run_jobs(queues="mai*", retries=True, raise_errors=False)) == ["discarded"]
+
+
 def test_an_expired_job_is_discarded_and_does_not_run(handlers):
     @job("t")
     def handler():

@@ -14,7 +14,7 @@ from django.contrib.auth.models import Group
 from django.test import TestCase, TransactionTestCase
 from django.utils import timezone
 
-from django_ojs_unique import DuplicateJob, UniquePolicy, job
+from django_ojs_unique import DuplicateJob, UniquePolicy, chain, job
 from django_ojs_unique.handlers.registry import registry
 from django_ojs_unique.models import Job
 from django_ojs_unique.testing import JobFixture, JobTestMixin, run_jobs, temporary_handlers
@@ -84,6 +84,10 @@ class Shared(JobTestMixin):
         self.assert_not_enqueued(once, args__contains={"key": "b"})
         self.assert_deduplicated(first, args__contains={"note": "again"})
 
+    def test_workflows_are_found(self):
+        workflow = chain(add.item(1, b=2), add.item(3)).enqueue()
+        assert self.assert_workflow_enqueued("chain", steps=[add, add]) == workflow
+
     def test_time_passes(self):
         Job.objects.using("other").enqueue("tests.add", [1], scheduled_at=timezone.now() + timezone.timedelta(days=1))
         assert self.run_jobs(using="other") == []
@@ -136,6 +140,8 @@ def test_the_fixture_has_all_of_it(ojs_jobs):
     assert len(ojs_jobs.run_jobs()) == len(ojs_jobs) == 1
     with ojs_jobs.travel("P1D"):
         assert ojs_jobs.tick() == []
+    workflow = chain(add.item(1, b=2)).enqueue()
+    assert ojs_jobs.assert_workflow_enqueued() == workflow
 
 
 def test_the_fixture_needs_no_database(ojs_jobs):
@@ -191,7 +197,7 @@ def test_the_suite_of_the_documentation_passes_under_pytest_and_nothing_leaks(sh
         shop, "pytest_django.plugin", "django_ojs_unique.pytest_plugin", DJANGO_SETTINGS_MODULE="settings"
     )
     assert "FAILED shop/test_leaks.py::test_that_fails_in_the_middle" in said, said
-    assert "1 failed, 9 passed" in said, said
+    assert "1 failed, 10 passed" in said, said
     assert code == 1
 
 
