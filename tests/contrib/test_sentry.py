@@ -1,15 +1,20 @@
 """What Sentry gets of jobs, from its own SDK with a transport that keeps what it would send."""
 
+import logging
+import runpy
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 import sentry_sdk
+from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.transport import Transport
 
 from django_ojs_unique import Cron, Discard, Skip, UniquePolicy, hooks, job
+from django_ojs_unique.contrib import sentry
 from django_ojs_unique.contrib.sentry import OJSIntegration
 from django_ojs_unique.maintenance import cron
 from django_ojs_unique.models import CronJob, Job
@@ -202,6 +207,26 @@ def test_a_job_that_was_enqueued_elsewhere_and_is_traced_by_nobody_runs(kept, ha
     assert len(run_jobs(raise_errors=False)) == 1
 
 
+@pytest.mark.skipif(not (find_spec("django.tasks") or find_spec("django_tasks")), reason="there are no tasks")
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_failing_task_of_django_is_one_event_and_each_attempt_one_transaction(kept, handlers, attempts, caplog):
+    from tests.app import tasks
+
+    tasks.fail.using(retry={"max_attempts": attempts}).enqueue("no data")
+    assert len(run_jobs(retries=True, raise_errors=False)) == attempts
+    (event,) = kept.of("event")
+    assert (event["exception"]["values"][-1]["value"], event.get("logger")) == ("no data", None)
+    names = [transaction["transaction"] for transaction in kept.of("transaction")]
+    assert names == ["task.tests.app.tasks.fail"] * attempts
+    assert "state=FAILED" in caplog.text
+
+
+def test_what_django_logs_about_tasks_of_other_backends_is_still_an_event(kept):
+    logging.getLogger("django.tasks").error("Task id=1", exc_info=ValueError("elsewhere"))
+    (event,) = kept.of("event")
+    assert event["logger"] == "django.tasks"
+
+
 def test_without_our_integration_a_discarded_job_is_an_event_of_the_log(sent, handlers):
     kept = sent()
     failing(retry=ONCE).enqueue()
@@ -247,6 +272,12 @@ def test_settings_import_it_before_django_is_configured():
     code += "sentry_sdk.init(integrations=[OJSIntegration()]); print('configured')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PATH": ""}, timeout=60)
     assert done.stdout == "configured\n", done.stderr
+
+
+def test_a_missing_sdk_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentry_sdk", None)
+    with pytest.raises(ImproperlyConfigured, match=r"pip install 'django-ojs-unique\[sentry\]'"):
+        runpy.run_path(sentry.__file__)
 
 
 def test_it_adds_to_another_tracer():

@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import sentry_sdk
+from django.core.exceptions import ImproperlyConfigured
+
+try:
+    import sentry_sdk
+except ImportError as error:
+    raise ImproperlyConfigured(
+        f"Errors in Sentry need sentry-sdk: pip install 'django-ojs-unique[sentry]' ({error})."
+    ) from error
+
 from sentry_sdk.integrations import Integration
 from sentry_sdk.scope import add_global_event_processor, use_isolation_scope
 
@@ -65,7 +73,7 @@ def _report(job: Any, exception: BaseException | None, **kwargs: Any) -> None:
 def _without_the_log(event: Any, hint: Any) -> Any:
     """Drop the event of a log record about an exception that `_report` sends."""
     record = hint.get("log_record")
-    if record is None or not record.name.startswith("django_ojs_unique") or _current() is None:
+    if record is None or not record.name.startswith(_LOGGERS) or _current() is None:
         return event
     exception = (record.exc_info or (None, None, None))[1]
     return event if exception is None or scope_of(exception) is None else None
@@ -90,5 +98,7 @@ def _values(event: Any, member: str) -> list[Any]:
     return list(found.get("values") or () if isinstance(found, dict) else found)
 
 
+_LOGGERS = ("django_ojs_unique", "django.tasks", "django_tasks")
+"""Django logs the failure of a task, too."""
 _PASSING_ON = ("django_ojs_unique", "asgiref", "concurrent")
 """The packages between a claim and a handler: in an array of args, the values have no names."""
