@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,36 +21,37 @@ LIKELY = ("jobs", "tasks")
 
 def check_modules(**kwargs: Any) -> list[CheckMessage]:
     """W023: a module declares handlers and nothing imports it, such as an app's ``tasks.py``."""
-    found = [
-        (config, name)
-        for config in apps.get_app_configs()
-        for name, file in _modules(config)
-        if f"{config.name}.{name}" not in sys.modules and _declares_handlers(file)
-    ]
-    searched = ", ".join(f"{name}.py" for name in settings.autodiscover_modules)
+    searched = settings.autodiscover_modules
     return [
-        Warning(
-            f"{config.name}.{name} declares handlers with @job, but nothing imports it: no worker runs their jobs.",
-            hint=f"Only {searched} of each app is searched. {_mend(config, name)}",
-            id="django_ojs_unique.W023",
-        )
-        for config, name in found
+        _lost(config.name, root, lost, searched)
+        for config in apps.get_app_configs()
+        for root in LIKELY
+        if (lost := [name for name, file in _modules(config, root) if _is_lost(f"{config.name}.{name}", file)])
     ]
 
 
-def _mend(config: AppConfig, name: str) -> str:
-    if name in LIKELY:
-        return f"Add {name!r} to OJS_UNIQUE['AUTODISCOVER_MODULES'], or import the module in {config.name}.jobs."
-    return f"Import the module in {config.name}.jobs."
+def _lost(app: str, root: str, modules: Sequence[str], searched: Sequence[str]) -> CheckMessage:
+    mends = [] if modules == [root] else [f"Import them in {app}.{root}."]
+    if root not in searched:
+        mends.append(f"Add {root!r} to OJS_UNIQUE['AUTODISCOVER_MODULES'].")
+    names = ", ".join(f"{app}.{name}" for name in modules)
+    return Warning(
+        f"Handlers are declared with @job in modules that nothing imports, so no worker runs their jobs: {names}.",
+        hint=f"The start imports only these modules of each app: {', '.join(searched)}. {' '.join(mends)}",
+        id="django_ojs_unique.W023",
+    )
 
 
-def _modules(config: AppConfig) -> Iterator[tuple[str, Path]]:
+def _is_lost(module: str, file: Path) -> bool:
+    return module not in sys.modules and _declares_handlers(file)
+
+
+def _modules(config: AppConfig, root: str) -> Iterator[tuple[str, Path]]:
+    """Yield the names, within the app, and the files of a module or of the modules of a package."""
     folder = Path(config.path)
-    for name in LIKELY:
-        files = [folder / f"{name}.py", *sorted((folder / name).rglob("*.py"))]
-        for file in files:
-            parts = file.relative_to(folder).with_suffix("").parts
-            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), file
+    for file in [folder / f"{root}.py", *sorted((folder / root).rglob("*.py"))]:
+        parts = file.relative_to(folder).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), file
 
 
 def _declares_handlers(file: Path) -> bool:

@@ -40,7 +40,7 @@ def app(tmp_path, monkeypatch, handlers, settings):
 
 
 def named():
-    return [message.msg.partition(" ")[0] for message in check_modules()]
+    return [message.msg.partition("jobs: ")[2].rstrip(".") for message in check_modules()]
 
 
 def test_handlers_are_found_in_jobs_only(app, handlers):
@@ -49,9 +49,8 @@ def test_handlers_are_found_in_jobs_only(app, handlers):
         assert "moving.tasks" not in handlers
         (message,) = check_modules()
         assert message.id == "django_ojs_unique.W023"
-        assert message.msg.startswith("moving.tasks declares handlers with @job, but nothing imports it")
-        assert "Only jobs.py of each app" in message.hint
-        assert "Add 'tasks' to OJS_UNIQUE['AUTODISCOVER_MODULES']" in message.hint
+        assert named() == ["moving.tasks"]
+        assert message.hint.endswith("each app: jobs. Add 'tasks' to OJS_UNIQUE['AUTODISCOVER_MODULES'].")
 
 
 def test_a_project_says_where_else_handlers_are(app, handlers, settings):
@@ -80,9 +79,15 @@ def test_a_module_that_cannot_be_read_is_not_spoken_of(app):
 
 
 def test_the_modules_of_a_package_are_named_unless_it_imports_them(app):
-    jobs = {"jobs/__init__": "from . import mail\n", "jobs/mail": PLAIN, "jobs/deep/files": PLAIN}
-    with app({**jobs, "tasks/__init__": PLAIN.replace("TYPE", "moving.tasks")}):
-        assert named() == ["moving.jobs.deep.files", "moving.tasks"]
+    jobs = {"jobs/__init__": "from . import mail\n", "jobs/mail": PLAIN, "jobs/deep/files": PLAIN, "jobs/sms": PLAIN}
+    with app({**jobs, "tasks/__init__": "", "tasks/crawl": PLAIN}):
+        assert named() == ["moving.jobs.deep.files, moving.jobs.sms", "moving.tasks.crawl"]
         first, second = check_modules()
-        assert first.hint.endswith("searched. Import the module in moving.jobs.")
-        assert "Add 'tasks' to" in second.hint
+        assert first.hint.endswith("each app: jobs. Import them in moving.jobs.")
+        assert second.hint.endswith("Import them in moving.tasks. Add 'tasks' to OJS_UNIQUE['AUTODISCOVER_MODULES'].")
+
+
+def test_a_package_may_declare_handlers_itself(app):
+    with app({"tasks/__init__": PLAIN}):
+        assert named() == ["moving.tasks"]
+        assert "Import" not in check_modules()[0].hint
