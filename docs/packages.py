@@ -10,6 +10,7 @@ BANDS = {
     "the ground": "options conf db handlers lifecycle",
     "the heart": "enqueue",
     "stored jobs": "workflows operations models",
+    "in JSON": "wire",
     "at work": "limits execution maintenance",
     "questions": "reporting",
     "surfaces": "tasks checks worker contrib testing api admin management",

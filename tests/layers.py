@@ -27,6 +27,7 @@ ORDER = {
     "workflows": "definitions, and the way from the end of one job to the next",
     "operations": "what people do to stored jobs: cancel, retry, enqueue again, remove; verify and repair",
     "models": "the tables, and `Job.objects`",
+    "wire": "jobs in the words of the HTTP binding; not HTTP (`api`)",
     "limits": "slots, rates and turns: which jobs may start",
     "execution": "one job's way through the database: claim, run, finalize, leases, atomic handlers",
     "maintenance": "what time drives: promote, rescue, expire, prune, cron",

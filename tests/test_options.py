@@ -9,10 +9,10 @@ import pytest
 
 from django_ojs_unique import Limit, RetryPolicy, UniquePolicy, job
 from django_ojs_unique.admin.explain_form import ExplainForm
-from django_ojs_unique.api.wire.enqueue import show_options
 from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.models import Job
 from django_ojs_unique.options import DECLARED, ENQUEUE, INHERIT, LENGTH, OPTIONS, declared
+from django_ojs_unique.wire.enqueue import show_options
 
 STORED = {name: option for name, option in OPTIONS.items() if option.column}
 GIVEN = {

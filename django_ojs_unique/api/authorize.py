@@ -21,8 +21,8 @@ from ..exceptions import OJSError
 from ..models import CronJob, Job, WorkerProcess, Workflow, WorkflowMember
 from ..ojs.names import QUEUE
 from ..unique.keys import KeyScope
+from ..wire.enqueue import EnqueueBody
 from ..workflows.tables import below
-from .wire.enqueue import EnqueueBody
 from .wire.envelope import show_accepted, show_slim
 from .wire.errors import NotAuthorized
 

@@ -29,12 +29,12 @@ from ..exceptions import DuplicateJob, OJSError, as_json
 from ..maintenance.on_demand import is_overdue, run_maintenance
 from ..models import Job
 from ..ojs.names import UUID_TEXT
+from ..wire.schema import Object, Value
 from ..worker.remote_worker import RemoteWorker
 from . import compatible
 from .authentication import TokenAuthentication
 from .authorize import Action, demand
 from .wire import codec, errors
-from .wire.schema import Object, Value
 
 M = TypeVar("M", bound=Callable[..., Response])
 VERSION = "1.0"

@@ -16,8 +16,8 @@ from ..enqueue.results import EnqueueResult
 from ..exceptions import Contended, DuplicateJob, JobIdTaken, OJSError
 from ..maintenance.on_demand import is_over, is_overdue, run_maintenance
 from ..models import Job, Queue, Workflow
+from ..wire.enqueue import EnqueueBody
 from ..workflows.create import create
-from .wire.enqueue import EnqueueBody
 from .wire.workflows import WantedWorkflow
 
 

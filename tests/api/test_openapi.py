@@ -15,10 +15,10 @@ from drf_spectacular.validation import validate_schema
 
 from django_ojs_unique.api.openapi import generator
 from django_ojs_unique.api.openapi.examples import EXAMPLES
-from django_ojs_unique.api.wire import enqueue
 from django_ojs_unique.api.wire.codec import ACCEPTED, MEDIA_TYPE
 from django_ojs_unique.models import Job
 from django_ojs_unique.ojs.states import JobState
+from django_ojs_unique.wire import enqueue
 
 from .routes import DESCRIBED, OPERATIONS, SOME_ID
 

@@ -8,7 +8,8 @@ import pytest
 from django_ojs_unique.api.openapi.generator import document
 from django_ojs_unique.api.wire import workers
 from django_ojs_unique.api.wire.codec import MEDIA_TYPE
-from django_ojs_unique.api.wire.schema import (
+from django_ojs_unique.exceptions import InvalidRequest
+from django_ojs_unique.wire.schema import (
     Object,
     Value,
     anything,
@@ -21,7 +22,6 @@ from django_ojs_unique.api.wire.schema import (
     time,
     whole,
 )
-from django_ojs_unique.exceptions import InvalidRequest
 
 NO = "is not what it must be"
 KINDS = {

@@ -16,11 +16,11 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.settings import SPECTACULAR_DEFAULTS, patched_settings
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse
 
+from ...wire.schema import Object
 from ..base import VERSION, Operation
 from ..urls import urlpatterns
 from ..wire.codec import ACCEPTED
 from ..wire.errors import REFUSAL
-from ..wire.schema import Object
 from .examples import EXAMPLES
 
 OPENAPI_VERSION = "3.1.0"

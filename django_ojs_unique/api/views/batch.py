@@ -12,14 +12,14 @@ from rest_framework.response import Response
 
 from ...enqueue.results import EnqueueResult, Outcome
 from ...exceptions import OJSError
+from ...wire.enqueue import BATCH as ENQUEUE_BATCH
+from ...wire.enqueue import HINTS, EnqueueBody, hints, read_job, read_jobs
+from ...wire.schema import Object, mapping, one_of, whole
 from ..authorize import demand_enqueue, show_allowed
 from ..base import OJSView, operation
 from ..enqueue_for_client import enqueue_all, enqueue_each
-from ..wire.enqueue import BATCH as ENQUEUE_BATCH
-from ..wire.enqueue import HINTS, EnqueueBody, hints, read_job, read_jobs
 from ..wire.envelope import JOB
 from ..wire.errors import ERROR
-from ..wire.schema import Object, mapping, one_of, whole
 
 BATCH = Object("Batch", {"jobs": [JOB], "count": whole(), **HINTS})
 _RESULT: dict[str, Any] = {"index": whole(), "status": one_of(Outcome), "job?": JOB, "error?": ERROR}

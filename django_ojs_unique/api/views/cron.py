@@ -11,12 +11,12 @@ from rest_framework.response import Response
 from ...exceptions import OJSError
 from ...maintenance.on_demand import run_maintenance
 from ...models import CronJob
+from ...wire.schema import Object, flag, text
 from ..authorize import Action, demand_cron, place_of, readable
 from ..base import OJSView, operation
 from ..wire.cron import CRON, DEFINE, FLAT_CRON, read_cron, show, show_flat
 from ..wire.errors import NotFound
 from ..wire.pages import PARAMETERS, Page, paged
-from ..wire.schema import Object, flag, text
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_\-.]*")
 """Names from clients. Entries that are declared in code have the names of job types."""

@@ -14,13 +14,13 @@ from ...models import Job
 from ...ojs.states import JobState
 from ...operations.bulk import change_one
 from ...operations.operation import RETRY
+from ...wire.schema import Object, flag, text
 from ..authorize import Action
 from ..base import OJSView, operation
 from ..wire.envelope import ONE_JOB, PAGE_OF_JOBS, show
 from ..wire.errors import NotFound
 from ..wire.pages import PARAMETERS, Page
 from ..wire.queries import FILTERS as JOB_FILTERS
-from ..wire.schema import Object, flag, text
 from .jobs import RETRY_DEAD_LETTER
 
 DEAD = {

@@ -14,11 +14,11 @@ from ...maintenance.on_demand import run_maintenance
 from ...models import Event
 from ...models.event import DEFAULT_LIMIT, LARGEST_LIMIT
 from ...ojs.names import job_type, queue_name
+from ...wire.schema import Object, count, flag, mapping, text, time
 from ..authorize import demand_each
 from ..base import OJSView, operation
 from ..wire.errors import Unsupported
 from ..wire.queries import read_names
-from ..wire.schema import Object, count, flag, mapping, text, time
 
 PARAMETERS = {
     "types": text("Of these types of events, with commas."),

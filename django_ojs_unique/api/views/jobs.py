@@ -20,16 +20,16 @@ from ...operations.operation import CANCEL, ENQUEUE_AGAIN, RETRY, Operation
 from ...reporting.bounded import few
 from ...reporting.job_filters import filters, narrowed
 from ...reporting.preview import consequences
+from ...wire.enqueue import ENQUEUE, HINTS, hints, read_job
+from ...wire.schema import Object, array, flag, mapping, one_of, text
 from ...workflows.results import places_of
 from ..authorize import demand_enqueue, show_allowed
 from ..base import OJSView, OneJobView, operation
 from ..enqueue_for_client import enqueue_one
-from ..wire.enqueue import ENQUEUE, HINTS, hints, read_job
 from ..wire.envelope import EXPLANATION, JOB, ONE_JOB, PAGE_OF_JOBS, show, show_explanation
 from ..wire.errors import NotFound
 from ..wire.pages import PARAMETERS, Page
 from ..wire.queries import FILTERS, KEY, read_job_filters, read_key
-from ..wire.schema import Object, array, flag, mapping, one_of, text
 
 ENQUEUED = ONE_JOB.extended("Enqueued", HINTS)
 DEDUPLICATED = ENQUEUED.extended("Deduplicated", {"deduplicated": flag()}, "The job that is there already.")

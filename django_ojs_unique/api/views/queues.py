@@ -11,11 +11,11 @@ from ...ojs.moments import milliseconds
 from ...ojs.names import queue_name
 from ...ojs.states import JobState
 from ...reporting.queues import counts, names
+from ...wire.schema import Object, flag, one_of, text, time, whole
 from ..authorize import may
 from ..base import OJSView, operation
 from ..wire.cron import STATUSES
 from ..wire.pages import PARAMETERS, Page, paged
-from ..wire.schema import Object, flag, one_of, text, time, whole
 
 _QUEUE = {"name": text(), "paused": flag()}
 _STATUS = {"status": one_of(STATUSES)}

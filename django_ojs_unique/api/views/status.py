@@ -14,11 +14,11 @@ from ...db.capabilities import unique_jobs
 from ...db.dialects import kind_of
 from ...exceptions import as_json
 from ...models import Job
+from ...wire.schema import Object, array, mapping, number, one_of, text, whole
 from .. import health
 from ..base import VERSION, OJSView, operation
 from ..wire import workers
 from ..wire.errors import CODES, NoRoute, NotFound
-from ..wire.schema import Object, array, mapping, number, one_of, text, whole
 
 CAPABILITIES = {
     "batch_enqueue": True,

@@ -17,6 +17,7 @@ from ...exceptions import InvalidTransition
 from ...models import Job, WorkerProcess
 from ...ojs.moments import milliseconds
 from ...ojs.states import JobState
+from ...wire.schema import Object
 from ...worker import heartbeat, remote
 from ...worker.remote_worker import new_token
 from ...workflows.results import places_of
@@ -27,7 +28,6 @@ from ..wire import workers
 from ..wire.envelope import FETCHED_JOB, show_fetched
 from ..wire.errors import NotFound
 from ..wire.pages import PARAMETERS, Page, paged
-from ..wire.schema import Object
 
 FETCHED = Object("Fetched", {"jobs": [FETCHED_JOB], "job?": FETCHED_JOB.member("The first one.")})
 WORKERS = paged("Workers", workers=workers.WORKER)

@@ -13,17 +13,17 @@ from ...conf import settings
 from ...maintenance.on_demand import run_maintenance, unless_busy
 from ...ojs.names import UUID_TEXT
 from ...ojs.workflows import Kind, MemberOutcome, Role, WorkflowState
+from ...wire.enqueue import HINTS, hints
+from ...wire.schema import Object, choice, text, whole
 from ...workflows.advance import fail_deleted
 from ...workflows.tree import Tree, counts_of
 from ..authorize import Action, demand_request, demand_workflow
 from ..base import OJSView, operation
 from ..compatible import with_kind
 from ..enqueue_for_client import start_workflow
-from ..wire.enqueue import HINTS, hints
 from ..wire.errors import NotFound
 from ..wire.pages import PARAMETERS, Page, paged
 from ..wire.queries import stored_text
-from ..wire.schema import Object, choice, text, whole
 from ..wire.workflows import LISTED, START, WORKFLOW, read_workflow, show, show_in_list
 
 FILTERS = {

@@ -15,9 +15,9 @@ from ...models.cron import LONGEST_NAME, NAME
 from ...ojs.cron import OverlapPolicy
 from ...ojs.moments import rfc3339
 from ...options import OPTIONS, REPEATED
-from . import policies
-from .enqueue import TEMPLATE, read_job, relocated, show_options
-from .schema import Object, anything, array, flag, job_args, mapping, one_of, text, time, whole
+from ...wire import policies
+from ...wire.enqueue import TEMPLATE, read_job, relocated, show_options
+from ...wire.schema import Object, anything, array, flag, job_args, mapping, one_of, text, time, whole
 
 _SYSTEM_MANAGED = {"created_at", "next_run_at", "last_run_at", "run_count"}
 _OF_ONE_JOB = ("id", "rate_limit", *(name for one in OPTIONS.values() if not one.repeats for name in one.wire))

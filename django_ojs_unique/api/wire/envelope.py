@@ -13,10 +13,23 @@ from ...ojs.moments import milliseconds, rfc3339
 from ...ojs.states import JobState
 from ...ojs.workflows import CALLBACKS
 from ...options import TEXTS
+from ...wire.policies import JOB_LIMIT, RETRY, UNIQUE
+from ...wire.schema import (
+    Object,
+    anything,
+    array,
+    flag,
+    job_args,
+    mapping,
+    number,
+    one_of,
+    text,
+    time,
+    whole,
+    without_none,
+)
 from ...workflows.results import Place
 from .pages import paged
-from .policies import JOB_LIMIT, RETRY, UNIQUE
-from .schema import Object, anything, array, flag, job_args, mapping, number, one_of, text, time, whole, without_none
 
 NOT_STARTED = {JobState.AVAILABLE, JobState.SCHEDULED, JobState.PENDING}
 

@@ -14,7 +14,7 @@ from django.http import Http404
 from rest_framework import exceptions as drf
 
 from ...exceptions import DuplicateJob, InvalidRequest, NotMigrated, OJSError, PayloadTooLarge, as_json
-from .schema import Object, flag, mapping, text
+from ...wire.schema import Object, flag, mapping, text
 
 logger = logging.getLogger("django_ojs_unique.api")
 LONGEST_ID = 255

@@ -15,7 +15,7 @@ from ...exceptions import InvalidRequest
 from ...reporting.bounded import MOST_LOOKED_AT, behind, first
 from ...reporting.job_filters import narrowed
 from ...reporting.text import MOST_COUNTED
-from .schema import Object, count, flag, text, whole
+from ...wire.schema import Object, count, flag, text, whole
 
 DEFAULT_LIMIT, HIGHEST_LIMIT, HIGHEST_OFFSET = 50, 200, 10_000
 FURTHER = "Follow `next_cursor` to go further."

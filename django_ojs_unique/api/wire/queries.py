@@ -20,7 +20,7 @@ from ...ojs.names import job_key, job_type, queue_name
 from ...ojs.states import JobState
 from ...reporting.job_filters import before
 from ...unique.keys import KeyScope
-from .schema import Value, choice, read_moment, text
+from ...wire.schema import Value, choice, read_moment, text
 
 MOST_NAMES = 100
 PAGE = ("limit", "offset", "cursor")

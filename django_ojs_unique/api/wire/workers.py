@@ -27,11 +27,11 @@ from ...ojs.names import UUID_TEXT, job_type, printable, queue_name
 from ...ojs.retry import MOST_ATTEMPTS
 from ...ojs.states import JobState
 from ...reporting.workers import SILENT, standing
+from ...wire.schema import Object, Value, anything, array, duration_ms, flag, mapping, number, one_of, text, time, whole
 from ...worker.remote import Failure
 from ...worker.remote_worker import RemoteWorker
 from .envelope import progress_of
 from .errors import NotFound, Unsupported
-from .schema import Object, Value, anything, array, duration_ms, flag, mapping, number, one_of, text, time, whole
 
 MOST_QUEUES, MOST_TYPES, MOST_JOBS = 100, 1000, 1000
 """The most queues and job types in a fetch; the most jobs that a fetch returns or a heartbeat names."""

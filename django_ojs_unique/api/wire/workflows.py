@@ -17,12 +17,25 @@ from ...ojs.canonical import plain
 from ...ojs.names import UUID7_TEXT
 from ...ojs.workflows import CALLBACKS, Kind, MemberOutcome, MemberState, WorkflowState
 from ...options import OPTIONS
+from ...wire.enqueue import ENQUEUE, by_meaning, read_id, read_job, relocated, show_options, with_defaults
+from ...wire.policies import JOB_OPTIONS
+from ...wire.schema import (
+    Object,
+    Value,
+    anything,
+    array,
+    flag,
+    job_args,
+    mapping,
+    one_of,
+    text,
+    time,
+    whole,
+    without_none,
+)
 from ...workflows.definition import LONGEST_NAME, MEMBERS, DefinitionReader, Flow, Leaf, placed, read_name
 from ...workflows.tree import Tree
-from .enqueue import ENQUEUE, by_meaning, read_id, read_job, relocated, show_options, with_defaults
 from .errors import Unsupported
-from .policies import JOB_OPTIONS
-from .schema import Object, Value, anything, array, flag, job_args, mapping, one_of, text, time, whole, without_none
 
 _SYSTEM_MANAGED = {
     "specversion", "state", "metadata", "steps_total", "steps_completed", "jobs_total", "jobs_completed", "created_at",

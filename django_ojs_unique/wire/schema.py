@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, ClassVar
 
-from ...exceptions import InvalidRequest, did_you_mean
-from ...ojs.durations import end_of, parse_duration
-from ...ojs.moments import milliseconds
+from ..exceptions import InvalidRequest, did_you_mean
+from ..ojs.durations import end_of, parse_duration
+from ..ojs.moments import milliseconds
 
 _CLOCK = r"(?:[01]\d|2[0-3]):[0-5]\d"
 _MOMENT = re.compile(rf"\d{{4}}-\d\d-\d\d[Tt ]{_CLOCK}:[0-5]\d(\.\d+)?([Zz]|[+-]{_CLOCK})", re.ASCII)

@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from ...exceptions import InvalidPolicy, InvalidRequest
-from ...models.queue import HIGHEST_LIMIT
-from ...ojs import names
-from ...ojs.durations import format_duration
-from ...ojs.limits import LARGEST, MOST_LIMITS, Limit, limits_of
-from ...ojs.retry import EXHAUSTION, LONGEST_ERROR, MOST_ATTEMPTS, MOST_ERRORS, STRATEGIES
-from ...ojs.selection import object_of
-from ...ojs.states import JobState
-from ...options import OPTIONS
-from ...unique.policy import DIMENSIONS, OnConflict, OnRetry, Window
+from ..exceptions import InvalidPolicy, InvalidRequest
+from ..models.queue import HIGHEST_LIMIT
+from ..ojs import names
+from ..ojs.durations import format_duration
+from ..ojs.limits import LARGEST, MOST_LIMITS, Limit, limits_of
+from ..ojs.retry import EXHAUSTION, LONGEST_ERROR, MOST_ATTEMPTS, MOST_ERRORS, STRATEGIES
+from ..ojs.selection import object_of
+from ..ojs.states import JobState
+from ..options import OPTIONS
+from ..unique.policy import DIMENSIONS, OnConflict, OnRetry, Window
 from .schema import Object, Value, array, duration_ms, flag, mapping, number, one_of, read_milliseconds, text, whole
 
 USE_EXISTING = "use_existing"

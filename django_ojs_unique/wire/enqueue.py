@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from types import NoneType
 from typing import Any
 
-from ...conf import API_DEFAULTS, settings
-from ...enqueue.request import Request, meant_by
-from ...exceptions import InvalidRequest, InvalidRetryPolicy, OJSError, PayloadTooLarge, as_json, did_you_mean, shorten
-from ...handlers.redaction import masked, names_of_any, redact_error
-from ...ojs.durations import format_duration, milliseconds
-from ...ojs.names import LONGEST_TYPE, TYPE, UUID7_TEXT
-from ...options import LENGTH, OPTIONS
+from ..conf import API_DEFAULTS, settings
+from ..enqueue.request import Request, meant_by
+from ..exceptions import InvalidRequest, InvalidRetryPolicy, OJSError, PayloadTooLarge, as_json, did_you_mean, shorten
+from ..handlers.redaction import masked, names_of_any, redact_error
+from ..ojs.durations import format_duration, milliseconds
+from ..ojs.names import LONGEST_TYPE, TYPE, UUID7_TEXT
+from ..options import LENGTH, OPTIONS
 from . import policies
 from .policies import RATE, read_limits, read_unique
 from .schema import Object, array, job_args, mapping, one_of, read_milliseconds, read_moment, text, without_none
