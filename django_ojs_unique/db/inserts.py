@@ -17,6 +17,8 @@ from .fields import BriefPayloadField, Sparse
 
 CHANNEL = "django_ojs_unique"
 """On PostgreSQL: the channel on which an enqueue sends workers the name of the queue that has a new available job."""
+INBOX = "(inbox)"
+"""What is sent there instead of a queue's name when there is a request in the inbox."""
 
 ROWS_AT_ONCE = 1000
 LOOKED_AT = (

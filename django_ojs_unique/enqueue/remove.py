@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.db import connections, transaction
@@ -11,7 +12,6 @@ from .. import lifecycle
 from ..db.constraints import holding_unique_key
 from ..db.dialects import dialect_of
 from ..exceptions import InvalidRequest
-from ..handlers.carried import capture
 from ..ojs.names import job_type
 from ..ojs.states import JobState
 from ..unique.fingerprint import CONTEXT, canonical_key, fingerprint
@@ -20,10 +20,14 @@ from ..unique.row import JobRow
 from .unit_of_work import LostRace, UnitOfWork
 
 
-def remove(jobs: QuerySet[Any], key: str, type: str | None, key_scope: KeyScope | str | None) -> JobRow | None:
-    """Remove the job that holds a key, and return it; see `JobQuerySet.remove`."""
+def remove(
+    jobs: QuerySet[Any], key: str, type: str | None, key_scope: KeyScope | str | None, carried: Mapping[str, Any] | None
+) -> JobRow | None:
+    """Remove the job that holds a key, and return it; see `JobQuerySet.remove`.
+
+    ``carried``: what a job carries that is enqueued where the caller is.
+    """
     named = JobKey(key, scope=KeyScope.TYPE if key_scope is None else key_scope)
-    carried = capture()
     which = Q() if type is None else Q(type=job_type(type))
     if key_scope is not None:
         is_global = Q(fingerprint=fingerprint(canonical_key(named.text, type=None, meta={CONTEXT: carried})))

@@ -14,14 +14,15 @@ from ..db.firsts import Moment, firsts
 from ..execution.queue_rules import QueueState, columns_of_state
 from ..ojs.states import JobState
 from ..workflows.tables import Tables
-from . import cron, timers
+from . import cron, inbox, timers
 
 
 class Seen(NamedTuple):
     """What a look has found, and how many blocks it read, where the database tells.
 
     ``due`` is when the next scheduled or retryable job is due. The others are the id of a job that is available, that
-    its worker has lost, that has expired, or whose end a workflow must count, and the name of a cron entry that is due.
+    its worker has lost, that has expired, or whose end a workflow must count, the name of a cron entry that is due, and
+    the id of a request in the inbox.
     ``queues`` has the states of the queues that it was asked for.
     """
 
@@ -31,13 +32,14 @@ class Seen(NamedTuple):
     late: Any
     ended: Any
     cron: Any
+    request: Any
     blocks: int
     queues: Mapping[str, QueueState]
 
     def calls_for_maintenance(self, now: datetime) -> bool:
         """Whether something is due."""
         is_due = self.due is not None and self.due <= now
-        return is_due or any(found is not None for found in (self.lost, self.late, self.ended, self.cron))
+        return is_due or any(found is not None for found in (self.lost, self.late, self.ended, self.cron, self.request))
 
 
 def look(jobs: QuerySet[Any], now: datetime, queues: Mapping[str, Sequence[str] | None] = MappingProxyType({})) -> Seen:
@@ -59,5 +61,6 @@ def _selections(jobs: QuerySet[Any], mine: Sequence[str]) -> list[QuerySet[Any]]
         timers.late(jobs, now),
         Tables.on(jobs.db).ended,
         cron.due(jobs.db, now, mine),
+        inbox.waiting(jobs.db),
     )
     return [due, *(rows.values_list("pk", flat=True) for rows in others)]

@@ -16,7 +16,7 @@ from ..db.transactions import is_busy, starting_over
 from ..execution.queue_rules import QueueState
 from ..ojs.states import TIMED, JobState
 from ..workflows.advance import advance_due, fail_deleted
-from . import cron, timers
+from . import cron, inbox, timers
 from .due import look
 
 logger = logging.getLogger("django_ojs_unique.worker")
@@ -32,7 +32,8 @@ _scanned: dict[str, datetime] = {}
 def run_maintenance(jobs: QuerySet[Any], now: datetime, *, only: UUID | None = None, crons: bool = False) -> None:
     """Do a worker's maintenance as of ``now``; if nothing is due, that costs one statement.
 
-    Promote due jobs, discard expired ones, rescue those with a lost lease, and advance workflows.
+    Promote due jobs, discard expired ones, rescue those with a lost lease, advance workflows, and decide the first
+    thousand requests in the inbox.
 
     ``only`` is the id of the one job to maintain; by default all are. ``crons`` also enqueues the periodic jobs that
     are due. Locked rows are skipped. If the database is busy, the maintenance is left for the next time, so that a
@@ -57,6 +58,8 @@ def maintained(
     if crons:
         unless_busy(jobs.db, partial(cron.tick, jobs.db, now))
     _maintain(jobs, now, None)
+    if seen.request is not None:
+        unless_busy(jobs.db, partial(inbox.decide, jobs))
     return look(jobs, now, queues).queues if queues else {}
 
 

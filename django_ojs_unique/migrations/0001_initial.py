@@ -4,6 +4,7 @@ import django.db.models.deletion
 import django.utils.timezone
 import django_ojs_unique.db.constraints
 import django_ojs_unique.db.fields
+import django_ojs_unique.db.now
 import django_ojs_unique.ojs.cron
 from django.db import migrations, models
 
@@ -378,5 +379,24 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='workflowmember',
             constraint=models.UniqueConstraint(fields=('workflow', 'role', 'position'), name='ojs_member_position'),
+        ),
+        migrations.CreateModel(
+            name='InboxRequest',
+            fields=[
+                ('id', models.BigAutoField(primary_key=True, serialize=False)),
+                ('action', models.CharField(choices=[('enqueue', 'enqueue a job'), ('remove', 'remove the job that holds a key')], db_default='enqueue', default='enqueue', max_length=16)),
+                ('type', models.TextField(blank=True, null=True)),
+                ('args', django_ojs_unique.db.fields.PayloadField(db_default=models.Value([], django_ojs_unique.db.fields.PayloadField()), default=list)),
+                ('options', django_ojs_unique.db.fields.PayloadField(db_default=models.Value({}, django_ojs_unique.db.fields.PayloadField()), default=dict)),
+                ('requested_at', models.DateTimeField(db_default=django_ojs_unique.db.now.DatabaseNow())),
+                ('refused_at', models.DateTimeField(blank=True, editable=False, null=True)),
+                ('error', django_ojs_unique.db.fields.PayloadField(blank=True, editable=False, null=True)),
+            ],
+            options={
+                'verbose_name': 'request in the inbox',
+                'verbose_name_plural': 'requests in the inbox',
+                'db_table': 'django_ojs_unique_inbox',
+                'indexes': [models.Index(fields=['refused_at', 'id'], name='ojs_inbox_waiting')],
+            },
         ),
     ]

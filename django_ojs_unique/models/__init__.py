@@ -2,6 +2,7 @@
 
 from .cron import CronJob
 from .event import ActivityRollup, Event
+from .inbox import InboxRequest
 from .job import Job
 from .limit import LimitOverride, LimitPartition, Slot, StoppedRun
 from .queue import Queue
@@ -13,6 +14,7 @@ __all__ = [
     "ActivityRollup",
     "CronJob",
     "Event",
+    "InboxRequest",
     "Job",
     "LimitOverride",
     "LimitPartition",

@@ -177,8 +177,9 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         ``type`` and ``key_scope`` are needed only when several jobs hold the key; without them that is InvalidRequest.
         """
         from ..enqueue.remove import remove
+        from ..handlers.carried import capture
 
-        removed: Any = remove(self._everything(self._for_writing()), key, type, key_scope)
+        removed: Any = remove(self._everything(self._for_writing()), key, type, key_scope, capture())
         return removed  # type: ignore[no-any-return]
 
     @overload

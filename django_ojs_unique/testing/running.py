@@ -21,7 +21,7 @@ from ..execution.journal import crashes
 from ..handlers.handler import Handler
 from ..handlers.registry import registry
 from ..lifecycle import write
-from ..maintenance import cron, prune, timers
+from ..maintenance import cron, inbox, prune, timers
 from ..models import CronJob, Job, SuppressedEnqueue
 from ..ojs.states import JobState
 from ..worker.hints import tell_of_unknown_types
@@ -165,6 +165,8 @@ def _hasten(jobs: QuerySet[Job], types: list[str], queues: QueueFilter) -> int:
 
 
 def _run_next(jobs: QuerySet[Job], types: list[str], queues: QueueFilter) -> Ran | None:
+    while inbox.decide(jobs).count:  # a thousand at a time
+        pass
     now = database_now(jobs.db)
     timers.rescue(jobs, now)
     timers.promote(jobs, now)

@@ -9,8 +9,9 @@ from typing import Any
 from django.db.models import QuerySet
 
 from ..db.clock import database_now
+from ..db.locking import any_of
 from ..exceptions import nearest
-from ..maintenance import cron
+from ..maintenance import cron, inbox
 from ..models import Workflow
 from ..ojs.names import matches
 from ..ojs.states import INCOMPLETE
@@ -52,12 +53,14 @@ def _unknown(texts: Iterable[str], known: set[str]) -> list[str]:
 
 
 def has_work(jobs: QuerySet[Any], queues: QueueFilter) -> bool:
-    """Tell whether any job or workflow is unfinished, or a periodic job is due: four statements, and no lock.
+    """Tell whether a job, a workflow or a request waits, or a periodic job is due: five statements, and no lock.
 
     If not, nothing can be promoted, expired, rescued or claimed, and pruning is left to the next drain that has work.
     """
     workflows = Workflow.objects.using(jobs.db).running()
     if not cron.is_at_rest(jobs.db, database_now(jobs.db)) or unfinished(jobs).exists() or workflows.exists():
+        return True
+    if any_of(inbox.waiting(jobs.db)):
         return True
     tell_of_queues(jobs.db, queues)
     return False

@@ -19,9 +19,10 @@ from django.db.models import QuerySet
 from ..db import sessions
 from ..db.clock import database_now
 from ..db.dialects import dialect_of
+from ..db.locking import any_of
 from ..db.session_limits import SessionLimits
 from ..db.transactions import is_busy, is_transient
-from ..maintenance import cron, superseded, timers
+from ..maintenance import cron, inbox, superseded, timers
 from ..maintenance.due import Seen
 from ..maintenance.prune import prune
 from ..models import Event, SuppressedEnqueue, Workflow
@@ -47,6 +48,8 @@ APART_SECONDS = 60.0
 """The jitter between workers: the first one counts, and the others find its rows."""
 ADVANCE_AGAIN_SECONDS = 0.05
 """How long to leave a workflow to the process that advances it, before this one looks again."""
+DECIDE_AGAIN_SECONDS = 0.2
+"""How long to leave requests to the process that decides earlier ones of their key or type."""
 LONGEST_WAIT = 2.0
 """How many seconds a statement may wait for a lock: longer than PostgreSQL takes to detect a deadlock."""
 
@@ -92,6 +95,7 @@ class Housekeeper:
                 self._advance,
                 self._fail_deleted,
                 self._tick,
+                self._decide,
                 self._heartbeat,
                 self._prune,
                 *(partial(self._prune_rows, model) for model in (SuppressedEnqueue, Event, Workflow)),
@@ -155,11 +159,23 @@ class Housekeeper:
             self._expire: seen.late is not None,
             self._advance: seen.ended is not None,
             self._tick: seen.cron is not None,
+            self._decide: seen.request is not None,
             self._supersede: seen.due is not None and seen.due <= now,
         }
         for task in filter(needed.get, needed):
             self._timetable.hasten(task)
             self._bell.set()
+
+    def has_requests(self) -> bool:
+        """Whether requests wait in the inbox; if so, decide them soon."""
+        if found := any_of(inbox.waiting(self._using)):
+            self.hear_of_requests()
+        return found
+
+    def hear_of_requests(self) -> None:
+        """Soon decide the requests in the inbox."""
+        self._timetable.hasten(self._decide)
+        self._bell.set()
 
     def hear_of(self, finalized: Iterable[Any]) -> None:
         """Soon advance the workflows that wait for one of these jobs."""
@@ -243,6 +259,15 @@ class Housekeeper:
         now = database_now(self._using)
         due = cron.tick(self._using, now)
         return CRON_SECONDS if due is None else min(CRON_SECONDS, max(0.0, (due - now).total_seconds()))
+
+    def _decide(self) -> float:
+        """Decide a batch of requests; look again soon at those that wait for another process."""
+        decided = self._watched(lambda: inbox.decide(self._jobs))
+        if decided.count:
+            self._found()
+        if not decided.more:
+            return float("inf")
+        return 0 if decided.count else DECIDE_AGAIN_SECONDS
 
     def _heartbeat(self) -> float:
         """Write the worker's row and obey its directive; if that changed anything, write the row again at once."""

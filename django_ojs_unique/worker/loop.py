@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from ..checks.database import CONCURRENCY
 from ..db.clock import seconds_ahead
+from ..db.inserts import INBOX
 from ..db.session_limits import SessionLimits
 from ..db.transactions import is_busy, open_here
 from ..execution.finalize import Finalized
@@ -232,7 +233,8 @@ class Worker:
         if self._outages.through(self._claimer.has_jobs_without_slots):
             self._missed_since = math.inf
             return False  # the runs that have them will end, and then nobody else may look
-        if self._outages.through(self._claimer.has_missed_jobs) is False:
+        rests = (self._claimer.has_missed_jobs, self._housekeeper.has_requests)  # a job may have inserted a request
+        if all(self._outages.through(has_more) is False for has_more in rests):
             return True
         now = time.monotonic()
         self._missed_since = min(self._missed_since, now)
@@ -262,7 +264,11 @@ class Worker:
 
     def _wake(self, queue: str = "") -> None:
         """Look for jobs at once, called from any thread: there may be some in this queue, or with "" in any queue."""
-        if not queue or queue in self.queues:
+        if queue == INBOX:
+            self._housekeeper.hear_of_requests()
+            if not self._housekeeper.is_thread:
+                self._inbox.put()
+        elif not queue or queue in self.queues:
             self._poller.call(queue)
             self._inbox.put()
 

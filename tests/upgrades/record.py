@@ -52,7 +52,7 @@ def make_rows() -> None:
     from django.utils import timezone
 
     from django_ojs_unique.db.fields import new_id
-    from django_ojs_unique.models import CronJob, Event, LimitOverride, Queue, StoppedRun
+    from django_ojs_unique.models import CronJob, Event, InboxRequest, LimitOverride, Queue, StoppedRun
     from django_ojs_unique.reporting.activity import roll_up
     from django_ojs_unique.worker import heartbeat
 
@@ -64,6 +64,8 @@ def make_rows() -> None:
     Queue.objects.rate_limit("limited", 10)
     LimitOverride.objects.set("up.tenant", rate=2)
     CronJob.objects.define("nightly", "0 3 * * *", "up.cron", {"a": 1}, timezone="Europe/Berlin", queue="reports")
+    InboxRequest.objects.create(type="up.asked", args=[1], options={"key": "asked"})
+    InboxRequest.objects.create(type="up.asked", options={"delay": "soon"}).refuse({"code": "x"}, timezone.now())
     roll_up("default", timezone.now() + timedelta(hours=1))
     heartbeat.say_hello("default", "worker-1", timezone.now(), hostname="host", queues=["*"], concurrency=4)
     StoppedRun.objects.create(

@@ -13,6 +13,7 @@ from django.db.migrations.loader import MigrationLoader
 from django_ojs_unique import DuplicateJob, job
 from django_ojs_unique.db import capabilities
 from django_ojs_unique.db.capabilities import STRONG, strength
+from django_ojs_unique.maintenance import inbox
 from django_ojs_unique.models import CronJob, Event, Job, SuppressedEnqueue
 from django_ojs_unique.operations.integrity.verify import verify
 from django_ojs_unique.testing import run_jobs
@@ -113,6 +114,8 @@ def carry_on(release):
     refused = [row for row in Job.objects.all() if meets_its_duplicates(row)]
     assert SuppressedEnqueue.objects.count() == stored["SuppressedEnqueue"] + len(refused)
     assert refused
+    waiting = sum(one == "InboxRequest" and row["refused_at"] is None for one, row in release.rows)
+    assert inbox.decide(Job.objects.all()).count == waiting
     run_what_waits()
     assert not verify(Job.objects.all()).counts
     assert Event.objects.filter(position=None).exists()

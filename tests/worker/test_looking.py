@@ -12,7 +12,7 @@ from django_ojs_unique import group, job
 from django_ojs_unique.lifecycle import write
 from django_ojs_unique.maintenance.due import look
 from django_ojs_unique.maintenance.on_demand import run_maintenance
-from django_ojs_unique.models import CronJob, Job, WorkerProcess, Workflow
+from django_ojs_unique.models import CronJob, InboxRequest, Job, WorkerProcess, Workflow
 from django_ojs_unique.worker import fronts, housekeeper, poller, promoter
 from django_ojs_unique.worker.housekeeper import Housekeeper
 from django_ojs_unique.worker.promoter import Promoter
@@ -25,7 +25,7 @@ from tests.support.processes import until
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.every_database]
 
 HOUR = timedelta(hours=1)
-NOTHING = (None,) * 6
+NOTHING = (None,) * 7
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def statements(act):
 
 def test_after_a_look_that_found_nothing_a_poll_asks_nothing(idle):
     assert statements(idle.promote) == 1
-    assert idle.seen[0][:6] == NOTHING
+    assert idle.seen[0][:7] == NOTHING
     assert statements(idle.claim) == 0
     idle.poller.call()
     assert statements(idle.claim) > 0
@@ -156,7 +156,12 @@ def fall_due():
     return Job.objects.filter(state="available").exists
 
 
-@pytest.mark.parametrize("happens", [lose, expire, end, fire, fall_due])
+def ask():
+    InboxRequest.objects.create(type="t", options={"queue": "elsewhere"})
+    return Job.objects.filter(state="available").exists
+
+
+@pytest.mark.parametrize("happens", [lose, expire, end, fire, fall_due, ask])
 def test_each_of_these_alone_is_done_by_who_asks_while_no_worker_runs(happens):
     run_maintenance(Job.objects.all(), timezone.now(), crons=True)
     is_done = happens()
@@ -175,7 +180,7 @@ def test_a_look_is_about_its_own_time_and_about_the_handlers_of_its_time(handler
     assert look(Job.objects.all(), timezone.now()).cron == "c"
 
 
-@pytest.mark.parametrize("happens", [lose, expire, end, fire])
+@pytest.mark.parametrize("happens", [lose, expire, end, fire, ask])
 def test_a_worker_soon_does_what_a_look_finds(handlers, monkeypatch, happens):
     for name in ("LONGEST_POLL", "LISTENING_POLL"):
         monkeypatch.setattr(poller, name, 0.02)
@@ -192,4 +197,4 @@ def test_a_dear_look_is_repeated_later(idle, monkeypatch):
     assert idle.promote() == poller.LISTENING_POLL
     with growth.open_transaction(2_000):
         assert idle.promote() == fronts.LONGEST_SECONDS
-    assert idle.seen[-1][:6] == NOTHING
+    assert idle.seen[-1][:7] == NOTHING
