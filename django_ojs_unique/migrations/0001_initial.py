@@ -7,6 +7,7 @@ import django_ojs_unique.db.fields
 import django_ojs_unique.db.now
 import django_ojs_unique.ojs.cron
 from django.db import migrations, models
+from django_ojs_unique.db.inbox_functions import create_functions, drop_functions
 
 
 def drop_turns(apps, schema_editor):
@@ -399,4 +400,5 @@ class Migration(migrations.Migration):
                 'indexes': [models.Index(fields=['refused_at', 'id'], name='ojs_inbox_waiting')],
             },
         ),
+        migrations.RunPython(create_functions, drop_functions),
     ]
