@@ -3,6 +3,6 @@
 Every command of Django imports the admin, so what only a page needs is imported in the functions that make the page.
 """
 
-from . import cron, jobs, limits, queues, suppressed, workers, workflows
+from . import cron, inbox, jobs, limits, queues, suppressed, workers, workflows
 
-__all__ = ["cron", "jobs", "limits", "queues", "suppressed", "workers", "workflows"]
+__all__ = ["cron", "inbox", "jobs", "limits", "queues", "suppressed", "workers", "workflows"]

@@ -23,7 +23,7 @@ from django_ojs_unique.contrib.prometheus import collector as collecting
 from django_ojs_unique.contrib.prometheus.worker import WorkerMetrics, serving
 from django_ojs_unique.execution.finalize import Finalized
 from django_ojs_unique.execution.run import Run
-from django_ojs_unique.models import Job, Queue, SuppressedEnqueue, WorkerProcess
+from django_ojs_unique.models import InboxRequest, Job, Queue, SuppressedEnqueue, WorkerProcess
 from django_ojs_unique.reporting import queues as reports
 from django_ojs_unique.reporting import workers as workers_report
 from django_ojs_unique.reporting.text import MOST_COUNTED
@@ -252,7 +252,7 @@ def test_a_scrape_is_a_few_statements(gauge):
     limited("a", "b", count=30)
     with CaptureQueriesContext(connections["default"]) as limits:
         list(JobsCollector().collect())
-    assert [len(reads(statements)) for statements in (without, limits)] == [10, 11]
+    assert [len(reads(statements)) for statements in (without, limits)] == [13, 14]
 
 
 def reads(statements):
@@ -265,8 +265,8 @@ def test_a_registry_asks_for_the_names_without_a_look(django_assert_num_queries)
         CollectorRegistry(auto_describe=True).register(collector)
     described = {(metric.name, metric.documentation, metric.type) for metric in collector.describe()}
     assert described == {(metric.name, metric.documentation, metric.type) for metric in collector.collect()}
-    (capped,) = [metric for metric in collector.describe() if f"{MOST_COUNTED:,}" in metric.documentation]
-    assert capped.name == "ojs_limit_waiting_jobs"
+    capped = {metric.name for metric in collector.describe() if f"{MOST_COUNTED:,}" in metric.documentation}
+    assert capped == {"ojs_limit_waiting_jobs", "ojs_inbox_requests"}
 
 
 @pytest.mark.django_db(databases=["default", "other"])
@@ -514,3 +514,14 @@ def test_each_process_has_a_port_of_its_own(handlers, monkeypatch):
 
 def test_nothing_is_registered_but_while_a_worker_serves():
     assert [metric.name for metric in REGISTRY.collect() if metric.name.startswith("ojs_")] == []
+
+
+def test_the_requests_in_the_inbox_are_counted_and_the_age_of_the_first_one_is_shown(gauge):
+    assert [gauge("ojs_inbox_requests", state=state) for state in ("waiting", "refused")] == [0, 0]
+    assert gauge("ojs_inbox_oldest_waiting_seconds") == 0
+    now = timezone.now()
+    InboxRequest.objects.create(type="t", requested_at=now - HOUR)
+    InboxRequest.objects.create(type="t", requested_at=now)
+    InboxRequest.objects.create(type="t", requested_at=now - 2 * HOUR).refuse({"code": "x"}, now)
+    assert [gauge("ojs_inbox_requests", state=state) for state in ("waiting", "refused")] == [2, 1]
+    assert 3600 <= round(gauge("ojs_inbox_oldest_waiting_seconds")) < 7200

@@ -32,6 +32,7 @@ CALLS = {
     "enqueue-again": ["{id}", "--dry-run"],
     "release": ["{id}"],
     "remove": ["page-7"],
+    "inbox": [],
     "queues": [],
     "workers": [],
     "crons": [],

@@ -19,6 +19,7 @@ from ...db.clock import database_now
 from ...db.time_limit import TimeLimitReached, time_limit
 from ...models import Job, SuppressedEnqueue, WorkerProcess
 from ...ojs.states import JobState
+from ...reporting.inbox import InboxReport, inbox
 from ...reporting.limits import LimitReport, limits
 from ...reporting.queues import UNFINISHED, QueueReport, declared, queues
 from ...reporting.text import MOST_COUNTED
@@ -51,7 +52,7 @@ class JobsCollector(Collector):
         self._using = using
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Read the gauges in eleven statements, with limits in up to fifteen. Each number is exact.
+        """Read the gauges in fourteen statements, with limits in up to eighteen. Each number is exact.
 
         What takes longer than `LONGEST` is left out, and ``ojs_scrape_errors`` names it.
         """
@@ -81,6 +82,8 @@ class JobsCollector(Collector):
                 yield from _of_queues(found, named, stands[1], now)
         if (limited := ask("limits", lambda: limits(using))) is not None:
             yield from _of_limits(limited)
+        if (requests := ask("inbox", lambda: inbox(using))) is not None:
+            yield from _of_the_inbox(requests, now)
         for name, rows, field, gauge in (
             ("discarded_jobs", dead, "dead_letter", _of_discarded),
             ("recently_finished_jobs", lately, "state", _of_finished),
@@ -95,6 +98,7 @@ class JobsCollector(Collector):
         yield _of_workers({})
         yield from _of_queues((), (), (), timezone.now())
         yield from _of_limits(())
+        yield from _of_the_inbox(InboxReport(0, 0, None), timezone.now())
         yield from (_of_discarded({}), _of_finished({}), _of_suppressed({}), _of_errors({}))
 
 
@@ -153,6 +157,17 @@ def _of_limits(found: Sequence[LimitReport]) -> Iterator[GaugeMetricFamily]:
         waiting.add_metric([name], sum(limit.waiting for limit in together))
         partitions.add_metric([name], sum(limit.waiting_partitions for limit in together))
     yield from (running, waiting, partitions)
+
+
+def _of_the_inbox(report: InboxReport, now: datetime) -> Iterator[GaugeMetricFamily]:
+    counts = {"waiting": report.waiting, "refused": report.refused}
+    yield _gauge("ojs_inbox_requests", f"Requests in the inbox, {_CAPPED}.", "state", counts)
+    waits = GaugeMetricFamily(
+        "ojs_inbox_oldest_waiting_seconds", "For how long the first request waits that is not decided, 0 for none."
+    )
+    since = report.waits_since
+    waits.add_metric([], max(0.0, (now - since).total_seconds()) if since else 0)
+    yield waits
 
 
 def _of_workers(standings: Mapping[str, int]) -> GaugeMetricFamily:

@@ -3,6 +3,7 @@
 from .change_jobs import Cancel, EnqueueAgain, Release, Remove, Retry
 from .change_queues import Limit, Pause, Resume
 from .explain import Duplicates, Explain
+from .inbox import Inbox
 from .limits import Limits
 from .show_jobs import List, Show
 from .show_system import Crons, Queues, Workers
@@ -20,6 +21,7 @@ SUBCOMMANDS: list[type[Subcommand]] = [
     EnqueueAgain,
     Release,
     Remove,
+    Inbox,
     Queues,
     Workers,
     Crons,
