@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from django.db import connection, transaction
 
-from django_ojs_unique import job
 from django_ojs_unique.handlers.registry import registry
 from django_ojs_unique.models import Job
 
@@ -49,9 +48,3 @@ def move(limit=1_000):
             error.add_note(f"It is about Graphile Worker's job {number}; nothing of this batch was moved.")
             raise
     return len(rows)
-
-
-@job("graphile.move", unique={"on_conflict": "ignore"}, cron="* * * * *")  # only while triggers call add_job
-def move_all():
-    while move():
-        pass
