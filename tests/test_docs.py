@@ -155,6 +155,7 @@ def checked_elsewhere(page: Path, text: str) -> None:
 CHECKS: dict[str, Callable[[Path, str], None]] = {
     "python": checked_elsewhere,
     "sql": checked_elsewhere,
+    "plpgsql": checked_elsewhere,
     "{eval-rst}": checked_elsewhere,
     "console": check_shell,
     "sh": check_shell,

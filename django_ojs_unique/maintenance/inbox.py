@@ -27,7 +27,7 @@ from ..db.transactions import is_busy, is_transient, starting_over
 from ..enqueue.new_job import Reader
 from ..enqueue.remove import remove
 from ..enqueue.results import Outcome
-from ..exceptions import InvalidRequest, OJSError, did_you_mean
+from ..exceptions import Contended, InvalidRequest, OJSError, did_you_mean
 from ..models import InboxRequest
 from ..ojs.canonical import to_nfc
 from ..options import INHERIT
@@ -59,7 +59,7 @@ def waiting(using: str) -> QuerySet[Any]:
 def decide(jobs: QuerySet[Any], most: int = ROWS_AT_ONCE) -> Decided:
     """Decide the first requests that nobody has locked, at most ``most``.
 
-    If they fail together, each is decided alone: one that fails alone is refused, or left while it waits for a lock.
+    If they fail together, each is decided alone: one that fails alone is refused, or left while it waits for others.
     Raises what the database raises in an outage.
     """
     if not any_of(rows := waiting(jobs.db)):
@@ -81,8 +81,8 @@ def _decide_alone(jobs: QuerySet[Any], row: QuerySet[Any], key: int) -> int:
     except Exception as error:
         if _is_outage(error):
             raise
-        if is_busy(error):
-            logger.info("The request %d waits for a lock; left for later.", key)
+        if is_busy(error) or isinstance(error, Contended):
+            logger.info("The request %d waits for others; left for later.", key)
             return 0
         logger.exception("The request %d in the inbox is refused.", key)
         # Not the error's text, which may quote the args.

@@ -21,7 +21,8 @@ def execute(*statements):
 @pytest.fixture
 def orders():
     page = ROOT / "docs/from-sql.md"
-    (trigger,) = (sql for _, sql, _ in blocks(page, "sql") if sql.startswith(NAMES[connection.vendor]))
+    written = [*blocks(page, "sql"), *blocks(page, "plpgsql")]
+    (trigger,) = (sql for _, sql, _ in written if sql.startswith(NAMES[connection.vendor]))
     execute(
         "CREATE TABLE shop_order (id integer PRIMARY KEY, paid boolean NOT NULL)",
         trigger,

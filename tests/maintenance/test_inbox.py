@@ -10,6 +10,7 @@ from django.db import DataError, OperationalError, connection, transaction
 from django.utils import timezone
 
 from django_ojs_unique import job
+from django_ojs_unique.exceptions import Contended
 from django_ojs_unique.handlers.carried import Context, obey_setting
 from django_ojs_unique.maintenance import inbox
 from django_ojs_unique.models import InboxRequest, Job, SuppressedEnqueue
@@ -214,6 +215,20 @@ def test_a_request_that_fails_by_itself_is_refused_and_the_others_go_on(monkeypa
     assert error["code"] == "internal_error"
     assert "DataError" in error["message"]
     assert "hidden" not in error["message"]
+
+
+def test_a_request_that_loses_against_others_is_left_and_those_behind_it_go_on(monkeypatch):
+    def enqueue(jobs, asked, really=inbox._enqueue):
+        really(jobs, asked)
+        if any(one.row.type == "contended" for one in asked):
+            raise Contended
+
+    monkeypatch.setattr(inbox, "_enqueue", enqueue)
+    for type in ("contended", "behind"):
+        ask(type)
+    assert decide() == inbox.Decided(1, more=True)
+    assert errors() == [None]
+    assert Job.objects.get().type == "behind"
 
 
 def test_an_outage_is_no_requests_fault(monkeypatch):
