@@ -46,6 +46,15 @@ def bulk(options: argparse.Namespace) -> None:
         bulk.report_memory(options.jobs)
 
 
+def inbox(options: argparse.Namespace) -> None:
+    """100,000 requests by one INSERT ... SELECT, decided, beside enqueue_many; and the latency of one request."""
+    with on_postgres("inbox"):
+        from . import inbox, latency
+
+        inbox.report(options.rounds or 3)
+        latency.report(options.samples, from_sql=True)
+
+
 def worker(options: argparse.Namespace) -> None:
     """Jobs that do nothing, read one row or wait, beside a bare loop; with --peers, other packages too."""
     with on_postgres("worker") as dsn:
@@ -180,6 +189,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
         enqueue,
         row,
         bulk,
+        inbox,
         worker,
         attempts,
         latency,
@@ -212,8 +222,8 @@ def main() -> int:
     parser.add_argument(
         "--rounds",
         type=int,
-        help="pairs of turns (7 for enqueue, bulk, api; 5 for worker, attempts, workflows, limits; 3 for sqlite, hosts;"
-        " else 15)",
+        help="pairs of turns (7 for enqueue, bulk, api; 5 for worker, attempts, workflows, limits; 3 for inbox, sqlite,"
+        " hosts; else 15)",
     )
     parser.add_argument("--seconds", type=float, default=1.0, help="enqueue, api: length of one turn (default 1)")
     parser.add_argument(

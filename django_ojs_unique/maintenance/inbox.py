@@ -106,13 +106,15 @@ def _decide(jobs: QuerySet[Any], rows: QuerySet[Any], most: int, locked: list[in
         if not locked:
             return Decided()
         now, reader = database_now(jobs.db), Reader(jobs.model)
-        asked = [_Asked(row, now, reader) for row in rows.filter(pk__in=locked)]
+        # By their ids alone: with old statistics, PostgreSQL would read all that wait.
+        requests = InboxRequest.objects.using(jobs.db)
+        asked = [_Asked(row, now, reader) for row in requests.filter(pk__in=locked).order_by("pk")]
         held = _held(jobs.db, asked)
         mine = [one for one in asked if one.lane is None or one.row.pk < held.get(one.lane, sys.maxsize)]
         valid = (one for one in mine if one.error is None)
         for action, some in groupby(valid, key=lambda one: one.row.action):
             (_remove if action == InboxRequest.Action.REMOVE else _enqueue)(jobs, [*some])
-        rows.filter(pk__in=[one.row.pk for one in mine if one.error is None]).delete()
+        requests.filter(pk__in=[one.row.pk for one in mine if one.error is None]).delete()
         for one in mine:
             if one.error is not None:
                 one.refuse(now)
