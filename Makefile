@@ -12,6 +12,8 @@ INSTALL := install --quiet --disable-pip-version-check --constraint constraints.
 SPHINX := $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky --fresh-env -c docs -d build/doctrees
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo "django-ojs-unique needs Python 3.11 or newer; try: make PYTHON=python3.12"; exit 1; }
+# A Patroni that keeps the lock from a leader that was frozen; what it needs comes with Debian's.
+PATRONI := build/patroni
 # The pictures of the docs: docs/NAME.py draws docs/images/NAME.svg.
 PICTURES := packages processes race states strategies windows workflow
 
@@ -32,7 +34,7 @@ test: $(READY) ## SQLite and PostgreSQL, without what is slow: four minutes
 release-check: $(READY) ## Everything that takes longer than CI may: run it before a release
 	@.ci/release-check
 
-ha: $(READY) ## Failovers of clusters of its own: eight minutes
+ha: $(READY) $(PATRONI) ## Failovers of clusters of its own: eight minutes
 	@$(BIN)/python -m pytest -m ha -s
 
 mutants: $(READY) ## Break the package in one place at a time: a test must fail each time
@@ -85,6 +87,10 @@ dist: $(READY) ## Build dist/, and check it: what a release is made of
 upgrade: $(READY) ## Renew constraints.txt: the versions that developers and CI install
 	@$(BIN)/uv export --quiet --upgrade --all-extras --all-groups --no-hashes --no-emit-project --no-annotate --no-header \
 		> constraints.txt && rm uv.lock && git diff --stat -- constraints.txt
+
+$(PATRONI):
+	@echo "Downloading Patroni (once) ..."
+	-@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(PATRONI) patroni==3.0.4
 
 clean: ## Remove what all of this made
 	rm -rf .venv build dist .coverage* htmlcov testproject/*.sqlite3*

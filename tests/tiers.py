@@ -23,6 +23,7 @@ ONE_DATABASE = (
     "tests/checks/",
     "tests/contrib/",
     "tests/enqueue/test_bad_input.py",
+    "tests/ha/",
     "tests/handlers/",
     "tests/management/",
     "tests/model/",

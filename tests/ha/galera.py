@@ -6,7 +6,9 @@ import re
 from importlib.util import find_spec
 from typing import Any
 
-from .servers import HOST, Failed, Missing, Servers, needed, reserved_ports
+from tests.support.ports import HOST
+
+from .servers import Failed, Missing, Servers, needed, reserved_ports
 
 PROVIDER = "/usr/lib/galera/libgalera_smm.so"
 USER = "root"

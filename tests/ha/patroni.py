@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+from tests.support.ports import HOST
+
 from .postgres import BIN, PARAMETERS, USER, Node
-from .servers import HOST, Servers, needed, reserved_ports, send, tree
+from .servers import Missing, Servers, needed, reserved_ports, send, tree
 
 TTL, LOOP, RETRY = 20, 5, 5
 """Seconds: how long a leader may be silent, how often Patroni looks, how long it tries to reach etcd or PostgreSQL."""
+LEAST = (3, 0, 3)
+"""With an older Patroni and etcd 3, a leader that was frozen takes back the lock of the one promoted meanwhile."""
+OWN = Path(__file__).parents[2] / "build/patroni"
+"""Where `make ha` puts a newer version than the system's, which has what both of them need."""
+PATRONI = ("env", f"PYTHONPATH={OWN}", "/usr/bin/python3", "-m", "patroni")
 
 
 class Member(Node):
@@ -53,7 +62,7 @@ class Member(Node):
         place.ending(self.kill)
 
     def start(self) -> None:
-        self._patroni = self.place.start(self.name, "patroni", str(self._settings))
+        self._patroni = self.place.start(self.name, *PATRONI, str(self._settings))
 
     def kill(self) -> None:
         """kill -9: Patroni first, which would start the server again."""
@@ -73,7 +82,7 @@ class Member(Node):
 
     @property
     def leads(self) -> bool:
-        return self._says("primary").get("role") == "master"
+        return self._says("primary").get("role") in ("master", "primary")  # Patroni 3, Patroni 4
 
     @property
     def confirms(self) -> bool:
@@ -86,9 +95,19 @@ class Member(Node):
         return said
 
 
+def check(version: str) -> None:
+    """Raise Missing if this is an older version than LEAST."""
+    if tuple(map(int, re.findall(r"\d+", version))) < LEAST:
+        least = ".".join(map(str, LEAST))
+        raise Missing(f"Patroni is {version} here, and must be {least} or newer; `make ha` installs one, once")
+
+
 def cluster(place: Servers) -> tuple[Member, Member]:
     """Start etcd and two members; return the leader and the synchronous standby."""
     needed("setpriv", "patroni", "etcd", f"{BIN}/initdb")
+    version = place.run(*PATRONI, "--version").split()[-1]
+    check(version)
+    place.say(f"Patroni {version}")
     peer, client, *ports = reserved_ports(place, 6)
     place.say("start etcd")
     here = f"http://{HOST}"

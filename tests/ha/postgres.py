@@ -8,7 +8,9 @@ from typing import Any
 
 import psycopg
 
-from .servers import HOST, Servers, needed, reserved_ports, send, tree
+from tests.support.ports import HOST
+
+from .servers import Servers, needed, reserved_ports, send, tree
 
 BIN = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), default=Path("/nowhere"))
 USER = "postgres"
