@@ -6,11 +6,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from multiprocessing import get_context
 from typing import Any
-from uuid import UUID, uuid5
+from uuid import UUID, uuid4, uuid5
 
 from django.db import DatabaseError, InterfaceError, connection, connections
 
@@ -23,6 +22,7 @@ from tests.support.processes import Child, Parent, nursery
 from tests.support.runs import audit_row, group, left
 
 from .servers import Failed, Servers
+from .verdict import Call, verdict
 
 UNFINISHED = ["scheduled", "available", "pending", "active", "retryable"]
 ONCE = {"keys": ["type", "args"], "states": [*UNFINISHED, "completed"], "on_conflict": "ignore"}
@@ -33,16 +33,6 @@ TICK = 0.05
 """Seconds between two keys, which all producers enqueue at the same moment."""
 LEASE = "10"
 RECENT = 20
-
-
-@dataclass(frozen=True)
-class Call:
-    """One enqueue: what was asked, when the answer came, and what it was: an id, or an error."""
-
-    key: str
-    at: float
-    outcome: str
-    id: UUID | None = None
 
 
 class Load:
@@ -89,24 +79,24 @@ class Load:
 
     def judge(self, calls: Sequence[Call]) -> None:
         """Hold every answer, each row and each run against one another; raise Failed for what must not be."""
-        rows = {row.pk: row for row in audit()}
+        stored = {UUID(number) for number in _column("SELECT number FROM witness")}
+        keys = {
+            pk: f"once {args['once']}" if "once" in args else "" for pk, args in Job.objects.values_list("pk", "args")
+        }
         history, runs = moves(), group(self._place.events())
+        found = verdict(calls, keys, runs.keys(), stored)
         answered = [call for call in calls if call.id is not None]
-        lost = {call.id for call in answered} - rows.keys()
-        stored = Counter(row.args["once"] for row in rows.values() if "once" in row.args)
-        created = Counter(call.key for call in answered if call.outcome == "created" and call.key.startswith("once"))
-        twice = [key for count in (stored, created) for key, number in count.items() if number > 1]
-        unknown = runs.keys() - rows.keys()
         again = [pk for pk, events in runs.items() if sum(event.event == "began" for event in events) > 1]
         failed = Counter(call.outcome for call in calls if call.id is None)
         print(f"\nenqueues answered {len(answered)}, failed {sum(failed.values())}: {dict(failed)}")
-        print(f"jobs {len(rows)}: lost {len(lost)}, keys admitted twice {len(twice)}")
+        print(f"jobs {len(keys)}: lost {len(found.lost)}, keys admitted twice {len(found.twice)}")
         enqueues = [call.at for call in answered]
         claims = [move.at for each in history.values() for move in each if move.target == "active"]
         for moment in self.struck_at:
             print(f"nothing enqueued for {_gap(enqueues, moment)}, nothing claimed for {_gap(claims, moment)}")
-        if lost or twice or unknown:
-            raise Failed(f"lost {lost}, twice {twice}, runs of unknown jobs {unknown}")
+        if found.cluster or found.package:
+            raise Failed("; ".join(filter(None, [found.package, found.cluster])))
+        rows = {row.pk: row for row in audit()}
         for row in rows.values():
             audit_row(row, history[row.pk], runs.get(row.pk, []), Counter())
         print(f"finalized twice 0, run beside a live lease 0, run again after a lease ran out {len(again)}")
@@ -131,10 +121,11 @@ def _until_answered(key: str, stop: Any, *, unique: Any, **options: Any) -> Iter
     while True:
         try:
             answer = ask(unique=unique, **options) if unique else Job.objects.enqueue(unique=None, **options)
-            yield Call(key, time.time(), str(answer.outcome), getattr(answer, "id", None) or answer.job.pk)
+            pk, outcome = getattr(answer, "id", None) or answer.job.pk, str(answer.outcome)
+            yield Call(key, time.time(), outcome, pk, _witness())
             return
         except JobIdTaken:  # the commit of an earlier try was not answered, but it is there
-            yield Call(key, time.time(), "was there", options["id"])
+            yield Call(key, time.time(), "was there", options["id"], _witness())
             return
         except (DatabaseError, InterfaceError) as error:
             yield Call(key, time.time(), f"{type(error).__name__}: {' '.join(str(error).split())[:60]}")
@@ -148,6 +139,8 @@ def _until_answered(key: str, stop: Any, *, unique: Any, **options: Any) -> Iter
 def load(servers: Servers) -> Iterator[Load]:
     """Yield the load on the database of the settings; nothing of it outlives the block."""
     keep_history()
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE witness (number varchar(36) PRIMARY KEY)")
     place = Site(servers.folder)
     try:
         with nursery() as start:
@@ -162,11 +155,27 @@ def _reconnected() -> bool:
     return True
 
 
+def _witness() -> UUID | None:
+    """Commit a plain row by the connection that has just enqueued; return its number, or None without an answer."""
+    number = uuid4()
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("INSERT INTO witness VALUES (%s)", [str(number)])
+    except (DatabaseError, InterfaceError):
+        _reconnected()
+        return None
+    return number
+
+
 def _ask(sql: str) -> Any:
+    return _column(sql)[0]
+
+
+def _column(sql: str) -> list[Any]:
     _reconnected()
     with connection.cursor() as cursor:
         cursor.execute(sql)
-        return cursor.fetchone()[0]
+        return [row[0] for row in cursor.fetchall()]
 
 
 def _gap(moments: list[float], blow: float) -> str:
