@@ -100,6 +100,8 @@ def register(
     refuse_a_wrong_atomic(definition)
     refuse_unknown_args(definition)
     registry.register(definition)
+    for signal in (job_completed, job_discarded, job_cancelled):  # not before: who listens is paid by every job
+        signal.connect(_tell_end, dispatch_uid="django_ojs_unique.tasks")
 
 
 def task_of(type: str) -> Any:
@@ -155,7 +157,3 @@ def _tell_end(*, job: Any, replaced_by: Any = None, **arguments: Any) -> None:
     task = task_of(job.type)
     if task is not None and (replaced_by is None or job.attempt):
         tell(task_finished, result_of(job, task))
-
-
-for _signal in (job_completed, job_discarded, job_cancelled):
-    _signal.connect(_tell_end, dispatch_uid="django_ojs_unique.tasks")

@@ -298,9 +298,10 @@ def _finalize_unlocked(
     job = dialect_of(jobs).get(id, _JUDGED)
     if job is None or is_overdue(job, now) or holder.refusal(job) is not None:
         return None
+    run = result_of(job)
     # It begins after that read: under REPEATABLE READ its snapshot must not be older than its locks.
-    with transaction.atomic(using=jobs.db) if _is_heard() else nullcontext():
-        return job if _finalize(jobs, result_of(job)) else None
+    with transaction.atomic(using=jobs.db) if _is_heard(run) else nullcontext():
+        return job if _finalize(jobs, run) else None
 
 
 def _as_holder(
@@ -336,13 +337,14 @@ def _lock(jobs: QuerySet[Any], id: UUID) -> Any:
 def _finalize(jobs: QuerySet[Any], run: RunResult) -> bool:
     """Finalize a run, and tell so in the same transaction; return False if its lease is lost, or its row locked."""
     outcome = next((outcome for _, outcome in finalize(jobs, [run])), Finalized.REFUSED)
-    if outcome is not Finalized.REFUSED and _is_heard():
+    if outcome is not Finalized.REFUSED and _is_heard(run):
         tell(jobs.db, [partial(announce_outcome, run, outcome, jobs.db)])
     return outcome is not Finalized.REFUSED
 
 
-def _is_heard() -> bool:
-    return any(signal.receivers for signal in (job_completed, job_failed, job_discarded))
+def _is_heard(run: RunResult) -> bool:
+    signals = (job_completed,) if run.error is None else (job_failed, job_discarded)
+    return any(signal.receivers for signal in signals)
 
 
 def _advanced(jobs: QuerySet[Any], job: Any) -> Any:

@@ -201,10 +201,11 @@ def test_an_ack_completes_the_job_and_keeps_its_result_as_it_is(ojs, held, state
 
 
 @pytest.mark.skipif("connection.vendor != 'postgresql'", reason="elsewhere no statement completes a job")
-def test_an_ack_is_a_read_and_a_write_where_nobody_listens(ojs, held, monkeypatch):
+def test_an_ack_is_a_read_and_a_write_where_nobody_listens_to_completions(ojs, held, monkeypatch):
     job = held()
     for signal in (job_completed, job_failed, job_discarded):
         monkeypatch.setattr(signal, "receivers", [])
+    job_discarded.connect(print)
     with CaptureQueriesContext(connection) as queries:
         assert ojs.post(ACK, {"job_id": job["id"]}).status_code == 200
     authentication = 2
@@ -469,6 +470,20 @@ def test_what_workers_outside_do_is_announced_and_a_receiver_that_breaks_undoes_
     finalized = [(job_completed, "completed"), (job_failed, "retryable"), (job_discarded, "discarded")]
     assert [(signal, state) for signal, _, state in heard] == [(job_started, "active")] * 3 + finalized
     assert sorted(Job.objects.values_list("state", flat=True)) == ["completed", "discarded", "retryable"]
+
+
+@pytest.mark.parametrize("path", [ACK, NACK])
+def test_who_listens_to_one_end_only_hears_of_it(ojs, held, monkeypatch, path):
+    for signal in (job_completed, job_failed, job_discarded):
+        monkeypatch.setattr(signal, "receivers", [])
+    heard = []
+
+    def hear(job, **arguments):
+        heard.append(job.state)
+
+    (job_completed if path == ACK else job_failed).connect(hear)
+    ojs.post(path, {"job_id": held()["id"]})
+    assert heard == ["completed" if path == ACK else "retryable"]
 
 
 # Leases and time limits

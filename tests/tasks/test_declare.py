@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import runpy
+import subprocess
 import sys
 from importlib import import_module
 
@@ -34,6 +35,24 @@ async def areport():
 
 def generate():
     yield
+
+
+LISTENING = f"""
+from django.conf import settings
+settings.configure(INSTALLED_APPS=["django_ojs_unique"], TASKS={{"default": {{"BACKEND": "{OURS}"}}}})
+import django
+django.setup()
+from django_ojs_unique.signals import job_cancelled, job_completed, job_discarded
+from django_ojs_unique.tasks import task
+def receivers():
+    return [len(signal.receivers) for signal in (job_cancelled, job_completed, job_discarded)]
+def first(): pass
+def second(): pass
+before = receivers()
+first.__module__ = second.__module__ = "shop.tasks"
+task(first), task(second)
+print(before, receivers())
+"""
 
 
 def function(path):
@@ -134,6 +153,10 @@ def refusal(call, *args, **kwargs):
     with pytest.raises(InvalidTask) as caught:
         call(*args, **kwargs)
     return str(caught.value)
+
+
+def test_nobody_listens_to_the_ends_of_jobs_before_there_is_a_task():
+    assert subprocess.check_output([sys.executable, "-c", LISTENING], text=True) == "[0, 0, 0] [1, 1, 1]\n"
 
 
 def test_a_task_for_another_backend_keeps_its_options_and_runs():
