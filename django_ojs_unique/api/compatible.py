@@ -13,7 +13,9 @@ from rest_framework.request import Request
 
 from ..conf import settings
 from ..exceptions import InvalidWorkflow
+from ..ojs.values import short_string
 from ..ojs.workflows import CALLBACKS, Kind
+from ..workflows.definition import LONGEST_NAME
 from .wire.codec import MEDIA_TYPE, JSONRenderer, OJSNegotiation
 from .wire.errors import Unsupported
 
@@ -39,16 +41,17 @@ class Negotiation(OJSNegotiation):
         return super().select_renderer(request, renderers, format_suffix)
 
 
-def with_kind(body: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_kind(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, str]]:
     """Return a workflow whose steps name those that they depend on as a chain, a group or a batch.
 
-    (HTTP binding, "Create Workflow".) A workflow of another shape is returned as it is. Raises InvalidWorkflow and
-    Unsupported, which name the field.
+    (HTTP binding, "Create Workflow".) Return also where each step stood by where it stands now: ``steps[2]`` by
+    ``callbacks.on_success``. A workflow of another shape is returned as it is. Raises InvalidRequest, InvalidWorkflow
+    and Unsupported, which name the field.
     """
     steps: Any = body.get("steps")
     is_graph = isinstance(steps, list) and steps and all(isinstance(step, dict) and "id" in step for step in steps)
     if not _is_on() or not is_graph or body.get("type") is not None:
-        return body
+        return body, {}
     needs = _needs(steps)
     first = {id for id, needed in needs.items() if not needed}
     callbacks = {role: step for step in steps if (role := _role(step)) and needs[step["id"]] == first}
@@ -67,7 +70,11 @@ def with_kind(body: Mapping[str, Any]) -> Mapping[str, Any]:
         )
     whole = {name: value for name, value in body.items() if name not in _MEMBERS}
     whole |= {"type": str(kind), kind.members: list(map(_member, others)), GRAPH: True}
-    return whole | ({"callbacks": {role: _member(one) for role, one in callbacks.items()}} if callbacks else {})
+    if callbacks:
+        whole["callbacks"] = {role: _member(one) for role, one in callbacks.items()}
+    now_at = {one["id"]: f"{kind.members}[{index}]" for index, one in enumerate(others)}
+    now_at |= {one["id"]: f"callbacks.{role}" for role, one in callbacks.items()}
+    return whole, {now_at[step["id"]]: f"steps[{index}]" for index, step in enumerate(steps)}
 
 
 def shown(request: Request, answer: Any) -> Any:
@@ -98,8 +105,8 @@ def _needs(steps: list[dict[str, Any]]) -> dict[str, set[str]]:
     """Return by the id of each step the ids of those on which it depends."""
     ids: set[str] = set()
     for index, step in enumerate(steps):
-        id = step["id"]
-        if not isinstance(id, str) or not id or id in ids:
+        id = short_string(step["id"], f"steps[{index}].id", LONGEST_NAME)
+        if not id or id in ids:
             raise InvalidWorkflow.at(f"steps[{index}].id", "must be a text that no other step has", value=id)
         ids.add(id)
     needs = {}

@@ -6,6 +6,8 @@ The headers and the shapes are those of the clients' own code: `args` and option
 import pytest
 from django.test import override_settings
 
+from django_ojs_unique.models import Queue
+
 pytestmark = pytest.mark.django_db
 
 JOBS, WORKFLOWS = "/ojs/v1/jobs", "/ojs/v1/workflows"
@@ -93,6 +95,8 @@ def test_another_graph_is_refused(ojs, refused, steps, field):
     [
         ([step("a"), step("a")], "steps[1].id"),
         ([step("")], "steps[0].id"),
+        ([step("a" * 256)], "steps[0].id"),
+        ([step("a"), step("b\x00")], "steps[1].id"),
         ([step(["a"])], "steps[0].id"),
         ([step("a"), step("b", "c")], "steps[1].depends_on"),
         ([step("a", depends_on="a")], "steps[0].depends_on"),
@@ -104,6 +108,41 @@ def test_a_wrong_graph_is_refused_by_its_field(ojs, refused, steps, field):
     answer = ojs.post(WORKFLOWS, {"name": "w", "steps": steps})
     assert answer.status_code == 400
     assert answer.json()["error"]["details"]["field"] == field
+
+
+@pytest.mark.parametrize("steps", [steps for _, steps in GRAPHS.values()], ids=GRAPHS)
+def test_an_error_names_a_step_as_it_was_sent(ojs, refused, steps):
+    for index, one in enumerate(steps):
+        wrong = {**one, "args": "none"}
+        error = refused(
+            ojs.post(WORKFLOWS, {"steps": [*steps[:index], wrong, *steps[index + 1 :]]}), 400, "invalid_request"
+        )
+        assert error["details"]["field"] == f"steps[{index}].args"
+        assert error["message"].startswith(f"steps[{index}].args: ")
+
+
+def test_what_an_enqueue_refuses_and_a_hint_name_a_step_as_it_was_sent(ojs, refused):
+    first_two = [called("on_success"), step("step-0")]
+
+    def sent(**last):
+        return ojs.post(WORKFLOWS, {"steps": [*first_two, {"id": "step-1", **last}]})
+
+    options = {"unique": {"keys": ["type"], "on_conflict": "reject"}}
+    ojs.enqueue("held", options=options)
+    error = refused(sent(type="held", args=[], options=options), 409, "duplicate")
+    assert error["details"]["field"] == "steps[2]"
+    error = refused(sent(type="group", jobs=[{"type": "t"}]), 400, "invalid_request")
+    assert error["details"]["field"] == "steps[2].jobs[0].args"
+    error = refused(sent(type="group", jobs=[]), 400, "invalid_workflow")
+    assert error["details"]["validation_errors"][0]["path"] == "$.steps[2].jobs"
+    (hint,) = sent(type="t", args=[], quue="a").json()["hints"]
+    assert hint.startswith("'steps[2].quue' ")
+
+
+def test_a_rate_limit_of_a_step_holds_for_its_queue(ojs):
+    options = {"queue": "mail", "rate_limit": {"max_per_second": 5}}
+    assert ojs.post(WORKFLOWS, {"steps": [step("a"), step("b", options=options)]}).status_code == 201
+    assert Queue.objects.get(name="mail").max_per_second == 5
 
 
 def test_a_client_that_names_the_mark_of_a_graph_itself_harms_nobody(ojs):

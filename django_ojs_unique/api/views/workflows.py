@@ -79,7 +79,8 @@ class Workflows(OJSView):
         refusals=(409,),
     )
     def post(self, request: Request) -> Response:
-        wanted = read_workflow(with_kind(self.body), self.now())
+        body, places = with_kind(self.body)
+        wanted = read_workflow(body, self.now(), places)
         for leaf in wanted.flow.leaves():
             demand_request(request, leaf.request)
         workflow = start_workflow(self.jobs, wanted)

@@ -58,9 +58,12 @@ class WantedWorkflow:
     rates: Mapping[int, int]
 
 
-def read_workflow(body: Mapping[str, Any], now: datetime) -> WantedWorkflow:
-    """Read a workflow. Raises InvalidWorkflow or Unsupported; for a job what `read_job` raises, with its place."""
-    reader = _WireReader(now)
+def read_workflow(body: Mapping[str, Any], now: datetime, places: Mapping[str, str]) -> WantedWorkflow:
+    """Read a workflow. Raises InvalidWorkflow or Unsupported; for a job what `read_job` raises, with its place.
+
+    ``places``: where the client wrote members that stand elsewhere in ``body``, by where they stand.
+    """
+    reader = _WireReader(now, places)
     try:
         flow = reader.read(body)
     except InvalidWorkflow as error:
@@ -84,12 +87,14 @@ class _Shared(NamedTuple):
 class _WireReader(DefinitionReader):
     """Reads the jobs of a workflow as those of an enqueue; relative times count from the enqueue of the job."""
 
-    def __init__(self, now: datetime) -> None:
+    def __init__(self, now: datetime, places: Mapping[str, str]) -> None:
         self._now = now
+        self._places = places
         self._room = settings.api["MAX_BODY_BYTES"]
         self.rates: dict[str, int] = {}
 
     def flow(self, definition: Any, path: str, defaults: Mapping[str, Any], levels: int) -> Flow:
+        path = self._places.get(path, path)
         if isinstance(definition, dict):
             definition = {name: value for name, value in definition.items() if value is not None or name not in MEMBERS}
             at = f"{path}." if path else ""
@@ -127,6 +132,7 @@ class _WireReader(DefinitionReader):
 
     def job(self, item: Any, path: str, options: Mapping[str, Any]) -> Leaf:
         """Read a job; the options of its workflow are added to its own."""
+        path = self._places.get(path, path)
         name, added = "", frozenset[str]()
         if isinstance(item, dict):
             if item.get("depends_on") is not None:
