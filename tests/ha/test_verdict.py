@@ -37,6 +37,12 @@ def test_the_package_lost_a_job_if_the_commit_after_it_is_there():
     assert str(JOB) in found.package
 
 
+def test_a_key_that_is_stored_twice_is_the_packages_fault():
+    found = verdict([], {JOB: KEY, OTHER: KEY}, (), ())
+    assert (found.twice, found.cluster) == ({KEY}, "")
+    assert KEY in found.package
+
+
 @pytest.mark.parametrize(
     ("calls", "rows", "ran", "witnesses", "who"),
     [
@@ -46,6 +52,7 @@ def test_the_package_lost_a_job_if_the_commit_after_it_is_there():
         ([created(JOB, WITNESS), created(OTHER, LATER, "free 1")], {}, (), {LATER}, {"cluster", "package"}),
         ([created(JOB, WITNESS), created(OTHER, LATER)], {JOB: KEY, OTHER: KEY}, (), (), {"cluster", "package"}),
         ([created(JOB), created(OTHER)], {JOB: KEY, OTHER: ""}, (), (), {"package"}),
+        ([created(JOB), Call(KEY, 0.0, "deduplicated", OTHER)], {JOB: KEY, OTHER: ""}, (), (), set()),
         ([], {}, {JOB}, (), {"package"}),
         ([created(OTHER, WITNESS)], {OTHER: KEY}, {JOB}, (), {"cluster"}),
         ([Call(KEY, 0.0, "OperationalError")], {}, (), (), set()),
@@ -58,6 +65,7 @@ def test_the_package_lost_a_job_if_the_commit_after_it_is_there():
         "one with its plain row, one without",
         "plain rows are gone, and a key is stored twice",
         "a key is answered twice as created",
+        "a key is answered once as created",
         "an unknown job ran",
         "an unknown job ran, and plain rows are gone",
         "an enqueue failed",
