@@ -1,5 +1,7 @@
 """The settings of ``make conformance``: a server that is open to everyone, for the cases of the Open Job Spec."""
 
+import os
+
 from .settings import *  # noqa: F403
 
 ROOT_URLCONF = "testproject.conformance_urls"
@@ -9,6 +11,7 @@ OJS_UNIQUE = {
     "API": {
         "ARRAYS_ONLY": True,
         "AUTHENTICATION": [],
+        "COMPATIBLE_CLIENTS": os.environ.get("COMPATIBLE_CLIENTS") != "0",
         "PERMISSIONS": {
             group: ["rest_framework.permissions.AllowAny"] for group in ("status", "producers", "workers", "operators")
         },
