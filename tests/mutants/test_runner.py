@@ -56,9 +56,18 @@ def test_a_mutant_is_in_the_copy_only_and_only_for_a_time(copy, root):
     assert file.read_text() == FILES["django_ojs_unique/bounds.py"]
 
 
+MUTANTS = read((ROOT / "tests/mutants/mutants.toml").read_text())
+
+
 def test_each_mutant_is_one_change_of_the_package_as_it_is():
-    for mutant in read((ROOT / "tests/mutants/mutants.toml").read_text()):
+    for mutant in MUTANTS:
         applied(mutant, (ROOT / PACKAGE / mutant.file).read_text())
+
+
+def test_the_tests_of_each_mutant_are_there():
+    for test in {test for mutant in MUTANTS for test in mutant.tests}:
+        path, *names = test.partition("[")[0].split("::")
+        assert not names or f"def {names[-1]}(" in (ROOT / path).read_text(), test
 
 
 @pytest.mark.parametrize("moved", [{"old": "=="}, {"file": "gone.py"}])
