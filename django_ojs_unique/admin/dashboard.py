@@ -70,7 +70,8 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
     seen = overview(_database(), span, now, with_workers=may_view(request, WorkerProcess))
     states = shown_states(seen.now)
     minutes = round(LONG_WAIT.total_seconds() / 60)
-    full = waiting_partitions(_database(), MOST_WAITING_PARTITIONS) if seen.now.depth.get(JobState.AVAILABLE) else []
+    waits = seen.now.depth.get(JobState.AVAILABLE)
+    partitions = waiting_partitions(_database(), MOST_WAITING_PARTITIONS) if waits else []
     context = {
         "seen": seen,
         "span": span,
@@ -89,7 +90,7 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "long_wait": ngettext("{count} minute", "{count} minutes", minutes).format(count=minutes),
         "long_waits": [harmless(queue.queue.name) for queue in seen.queues if queue.waits_long(now)],
         "queues": [queue_cells(queue, states, span, seen.activity.edges[0], now) for queue in seen.queues],
-        "waiting_partitions": partition_cells(full, with_links=may_view(request, LimitOverride)),
+        "waiting_partitions": partition_cells(partitions, with_links=may_view(request, LimitOverride)),
         "runs": [
             run_cells(type, runs, span) for type, runs in sorted(seen.waits.runs.items(), key=_by_median)[:MOST_TYPES]
         ],

@@ -66,11 +66,7 @@ class InboxRequestAdmin(ReadOnlyAdmin):
     shown_type = column(_("type"), lambda row: harmless(row.type or "-"))
     asked = column(_("requested"), lambda row: ago(row.requested_at))
     requested = column(_("requested"), lambda row: when(row.requested_at))
-    brief_reason = column(_("why it was refused"), lambda row: brief(_reason(row)))
-    reason = column(_("why it was refused"), lambda row: harmless(_reason(row)))
+    brief_reason = column(_("why it was refused"), lambda row: brief(row.reason))
+    reason = column(_("why it was refused"), lambda row: harmless(row.reason))
     shown_args = column(_("args"), lambda row: pretty(redacted_member(row, "args")))
     shown_options = column(_("options"), lambda row: pretty(redacted_member(row, "options")))
-
-
-def _reason(row: InboxRequest) -> str:
-    return str(row.error.get("message", "-")) if isinstance(row.error, dict) else "-"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from .rewrite import REWRITTEN
 from .unit_of_work import LostRace
 
 K = TypeVar("K")
+V = TypeVar("V")
 
 
 def write(jobs: QuerySet[Any], dialect: Dialect, effects: Effects, now: datetime) -> None:
@@ -36,7 +37,8 @@ def write(jobs: QuerySet[Any], dialect: Dialect, effects: Effects, now: datetime
     lifecycle.detach(jobs, effects.detached)
     for ids in in_groups(effects.released):
         lifecycle.release_unique_keys(jobs.filter(pk__in=ids))
-    for names, rows in _alike(effects.changed):
+    changed = effects.changed.items()
+    for names, rows in _grouped((tuple(fields), SimpleNamespace(id=id, **fields)) for id, fields in changed):
         update_each(jobs, rows, names, ALL)
     for ids in in_groups(effects.stopped):
         stopped.keep(jobs.filter(pk__in=ids))
@@ -57,8 +59,8 @@ def write(jobs: QuerySet[Any], dialect: Dialect, effects: Effects, now: datetime
     except IntegrityError:  # an enqueue or another retry was faster
         raise LostRace from None
     lifecycle.rewrite(jobs, [*effects.rewritten.values()], REWRITTEN)
-    changed = [*effects.rewritten.values(), *effects.retried.values()]
-    dialect.wake({job.queue for job in changed if job.state == JobState.AVAILABLE})
+    again = [*effects.rewritten.values(), *effects.retried.values()]
+    dialect.wake({job.queue for job in again if job.state == JobState.AVAILABLE})
 
 
 def _insert(dialect: Dialect, new: Iterable[JobRow]) -> bool:
@@ -73,16 +75,8 @@ def _replacement(pairs: Collection[tuple[UUID, UUID]]) -> UUID | Case:
     return Case(*(When(pk=old, then=Value(new)) for old, new in pairs), output_field=UUIDField())
 
 
-def _alike(changed: Mapping[UUID, Mapping[str, Any]]) -> Iterable[tuple[tuple[str, ...], list[Any]]]:
-    """Return changes of rows by the names of the fields."""
-    by_names: dict[tuple[str, ...], list[Any]] = defaultdict(list)
-    for id, fields in changed.items():
-        by_names[tuple(fields)].append(SimpleNamespace(id=id, **fields))
-    return by_names.items()
-
-
-def _grouped(pairs: Iterable[tuple[K, UUID]]) -> Iterable[tuple[K, list[UUID]]]:
-    found: dict[K, list[UUID]] = defaultdict(list)
-    for key, id in pairs:
-        found[key].append(id)
+def _grouped(pairs: Iterable[tuple[K, V]]) -> Iterable[tuple[K, list[V]]]:
+    found: dict[K, list[V]] = defaultdict(list)
+    for key, value in pairs:
+        found[key].append(value)
     return found.items()

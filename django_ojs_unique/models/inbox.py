@@ -62,6 +62,11 @@ class InboxRequest(models.Model):
     def __str__(self) -> str:
         return f"{self.pk} {self.type or self.action}"
 
+    @property
+    def reason(self) -> str:
+        """Why it was refused, or a dash."""
+        return str(self.error.get("message", "-")) if isinstance(self.error, dict) else "-"
+
     def refuse(self, error: dict[str, Any], now: Any) -> None:
         """Keep the request with the reason why it is not decided."""
         self.refused_at, self.error = now, error

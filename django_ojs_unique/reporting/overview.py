@@ -50,8 +50,7 @@ class QueueActivity:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The whole system. ``now``: what is unfinished in all queues. ``more_queues``: how many are left out,
-    and ``more_text`` the number as text, with a plus sign if there may be more.
+    """The whole system. ``now``: what is unfinished in all queues. ``more_queues``: how many are left out.
 
     ``workers``: None if they were not asked for. ``running``: the jobs that run now, by worker; empty without workers.
     ``unknown_types``: the types of waiting jobs that have no handler in this process.
@@ -60,7 +59,6 @@ class Overview:
     now: Now
     queues: Sequence[QueueActivity]
     more_queues: int
-    more_text: str
     workers: Sequence[WorkerReport] | None
     running: Mapping[str, Sequence[Job]]
     failures: Failures
@@ -68,6 +66,11 @@ class Overview:
     waits: Waits
     has_jobs: bool
     unknown_types: Sequence[str]
+
+    @property
+    def more_text(self) -> str:
+        """``more_queues`` as text, with a plus sign if there may be more."""
+        return count_text(self.more_queues, self.now.is_cut)
 
     @property
     def stranded(self) -> list[str]:
@@ -94,9 +97,8 @@ def overview(using: str, span: Span, now: datetime, *, with_workers: bool = True
     names.update(queue for queue, _ in happened.by_queue)
     found = queues(using, names)
     shown = sorted(found, key=lambda queue: not queue.unfinished)[:MOST_QUEUES]
-    together_now, more = together(found), len(found) - len(shown)
     return Overview(
-        now=together_now,
+        now=together(found),
         queues=[
             QueueActivity(
                 queue,
@@ -107,8 +109,7 @@ def overview(using: str, span: Span, now: datetime, *, with_workers: bool = True
             )
             for queue in sorted(shown, key=lambda queue: queue.name)
         ],
-        more_queues=more,
-        more_text=count_text(more, together_now.is_cut),
+        more_queues=len(found) - len(shown),
         workers=present,
         running=running(using) if present else {},
         failures=failures(using, happened.edges[0]),

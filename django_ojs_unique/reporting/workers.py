@@ -93,12 +93,12 @@ def standings(using: str, now: datetime) -> Counter[str]:
     return counts
 
 
-def taken_by_running(using: str, now: datetime, present: Sequence[WorkerReport] = ()) -> list[Taken]:
+def taken_by_running(using: str, now: datetime, present: Sequence[WorkerReport] | None = None) -> list[Taken]:
     """Return which queues running workers take, each of them once.
 
     One statement; none if ``present``, the result of `workers`, has all of them.
     """
-    if 0 < len(present) < MOST_WORKERS:
+    if present is not None and len(present) < MOST_WORKERS:
         found = [worker.row.queues for worker in present if worker.lives]
     else:
         running = WorkerProcess.objects.using(using).filter(

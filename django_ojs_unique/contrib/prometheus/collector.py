@@ -125,10 +125,14 @@ def _of_queues(
         for state in UNFINISHED:
             jobs.add_metric([name, state], depth[state])
         since = [queue.waits_since for queue in together if queue.waits_since is not None]
-        waits.add_metric([name], max(0.0, (now - min(since)).total_seconds()) if since else 0)
+        waits.add_metric([name], _waited(min(since, default=None), now))
         paused.add_metric([name], any(queue.paused_at is not None for queue in together))
         stranded.add_metric([name], any(is_stranded(queue, taken) for queue in together))
     yield from (jobs, waits, paused, stranded)
+
+
+def _waited(since: datetime | None, now: datetime) -> float:
+    return 0.0 if since is None else max(0.0, (now - since).total_seconds())
 
 
 def _labelled(found: Sequence[QueueReport], declared: Collection[str]) -> Iterator[tuple[str, Sequence[QueueReport]]]:
@@ -165,8 +169,7 @@ def _of_the_inbox(report: InboxReport, now: datetime) -> Iterator[GaugeMetricFam
     waits = GaugeMetricFamily(
         "ojs_inbox_oldest_waiting_seconds", "For how long the first request waits that is not decided, 0 for none."
     )
-    since = report.waits_since
-    waits.add_metric([], max(0.0, (now - since).total_seconds()) if since else 0)
+    waits.add_metric([], _waited(report.waits_since, now))
     yield waits
 
 

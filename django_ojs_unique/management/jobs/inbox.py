@@ -87,14 +87,8 @@ class Inbox(Subcommand):
             Column("action", "action"),
             Column("type", read=lambda one: one.type or "-", cut=True),
             Column("requested", read=lambda one: f"{age(one.requested_at, now)} ago"),
-            Column("refused because", read=_reason, cut=True),
+            Column("refused because", "reason", cut=True),
         )
         self.print_columns(columns, shown)
         if len(found) > limit:
             self.say(f"There are more: --limit {limit * 5} shows up to {limit * 5}.")
-
-
-def _reason(one: InboxRequest) -> str:
-    if one.refused_at is None:
-        return "-"
-    return str(one.error.get("message", "")) if isinstance(one.error, dict) else str(one.error)

@@ -18,7 +18,16 @@ from ...ojs.states import JobState
 from ...reporting.queues import UNFINISHED, QueueReport, queues
 from ...reporting.text import age, distance, limits_text
 from ...reporting.unclaimed import named, unknown_types
-from ...reporting.workers import MOST_WORKERS, WorkerReport, is_stranded, misspelt, taken_by_running, untaken, workers
+from ...reporting.workers import (
+    MOST_WORKERS,
+    Taken,
+    WorkerReport,
+    is_stranded,
+    misspelt,
+    taken_by_running,
+    untaken,
+    workers,
+)
 from ..arguments import seconds
 from .answers import fields
 from .subcommand import Subcommand
@@ -66,9 +75,10 @@ class Around(Watched):
     def run(self, *, watch: float | None, **options: Any) -> None:
         self.keep_showing(watch)
 
-    def warn_of_what_nobody_takes(self, found: list[QueueReport], present: list[WorkerReport]) -> None:
+    def warn_of_what_nobody_takes(
+        self, found: list[QueueReport], present: list[WorkerReport], taken: list[Taken]
+    ) -> None:
         """Name the queues that no worker takes, except paused ones, and the types without a handler here."""
-        taken = taken_by_running(self.using, database_now(self.using), present)
         stranded = [one for one in found if not one.paused_at and is_stranded(one, taken)]
         if stranded and not taken:
             some = "a queue" if len(stranded) == 1 else f"{len(stranded):,} queues"
@@ -112,7 +122,7 @@ class Queues(Around):
             self.say("No queue has unfinished jobs, and none is paused or limited.")
             return
         self.print_columns(columns, shown)
-        self.warn_of_what_nobody_takes(found, present)
+        self.warn_of_what_nobody_takes(found, present, taken)
 
 
 class Workers(Around):
@@ -142,7 +152,8 @@ class Workers(Around):
             self.say(f"No worker runs on database {self.using!r}. `manage.py runworker` starts one.")
         if len(found) == MOST_WORKERS:
             self.say(f"These are the {MOST_WORKERS} that were heard last.")
-        self.warn_of_what_nobody_takes(queues(self.using, exact=True), found)
+        taken = taken_by_running(self.using, now, found)
+        self.warn_of_what_nobody_takes(queues(self.using, exact=True), found, taken)
 
 
 class Crons(Subcommand):

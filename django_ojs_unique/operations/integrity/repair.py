@@ -79,7 +79,7 @@ class Repairer:
         try:
             with transaction.atomic(using=jobs.db):
                 dialect.lock_keys(turns)
-                holders = {row.pk for row in self._holders(parts)}
+                holders = list(self._holders(parts).values_list("pk", flat=True))
                 rows = dialect.lock(self._rows(parts, holders), by_key=False)
                 decided = self._decide_all(parts, rows)
                 write(jobs, dialect, _effects(parts, decided), database_now(jobs.db))
