@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
+from multiprocessing import get_context
 
 from django.db import connection
 
@@ -24,9 +26,10 @@ def report(rounds: int) -> None:
     """Print each comparison."""
     job("plain")(lambda i: None)
     job("unique", unique=UniquePolicy(keys=["type", "args"], on_conflict="ignore"))(lambda i: None)
-    for type in ("plain", "unique"):
-        turns = [[_rate(_enqueue_many, type), _rate(_from_sql, type)] for _ in range(rounds)]
-        report_turns(f"{JOBS:,} {type} requests, INSERT included", turns, "0.80")
+    for type, deciders in (("plain", 1), ("plain", 2), ("unique", 1)):
+        from_sql = partial(_from_sql, deciders=deciders)
+        turns = [[_rate(_enqueue_many, type), _rate(from_sql, type)] for _ in range(rounds)]
+        report_turns(f"{JOBS:,} {type} requests, INSERT included, deciders: {deciders}", turns, "0.80")
     _clear()
 
 
@@ -36,9 +39,19 @@ def _enqueue_many(type: str) -> None:
     )
 
 
-def _from_sql(type: str) -> None:
+def _from_sql(type: str, deciders: int) -> None:
     with connection.cursor() as cursor:
         cursor.execute(ASK, [type, JOBS])
+    connection.close()
+    others = [get_context("fork").Process(target=_decide_all) for _ in range(1, deciders)]
+    for other in others:
+        other.start()
+    _decide_all()
+    for other in others:
+        other.join()
+
+
+def _decide_all() -> None:
     while decide(Job.objects.all()).count:
         pass
 

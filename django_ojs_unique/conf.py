@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections import ChainMap
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
@@ -107,9 +108,9 @@ class Settings:
         return self.given.get(name, DEFAULTS[name])
 
     @property
-    def api(self) -> dict[str, Any]:
+    def api(self) -> Mapping[str, Any]:
         """The settings of the HTTP API, completed with their defaults."""
-        return {**API_DEFAULTS, **self._read("API")}
+        return ChainMap(self._read("API"), API_DEFAULTS)
 
     @property
     def autodiscover_modules(self) -> list[str]:

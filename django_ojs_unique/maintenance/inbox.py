@@ -12,34 +12,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Any, TypeAlias
 
 from django.db import InterfaceError, OperationalError, transaction
-from django.db.models import QuerySet
+from django.db.models import Case, Q, QuerySet, When
+from django.db.models.lookups import LessThanOrEqual
 
 from ..db.clock import database_now
 from ..db.dialects import dialect_of
+from ..db.fields import PayloadField
 from ..db.inserts import ROWS_AT_ONCE
-from ..db.locking import any_of, unlocked
-from ..db.sizes import bytes_of, fit
+from ..db.locking import unlocked
+from ..db.sizes import bytes_of
 from ..db.transactions import is_busy, is_transient, starting_over
+from ..enqueue.bulk import enqueue_read
 from ..enqueue.new_job import Reader
 from ..enqueue.remove import remove
+from ..enqueue.request import own_members
 from ..enqueue.results import Outcome
 from ..exceptions import Contended, InvalidRequest, OJSError, did_you_mean
 from ..models import InboxRequest
 from ..ojs.canonical import to_nfc
-from ..options import INHERIT
-from ..wire.enqueue import EnqueueBody, read_job, relocated
+from ..wire.enqueue import read_job, relocated
 
 logger = logging.getLogger("django_ojs_unique.worker")
 
-LARGEST_BATCH = 16 * 2**20
-"""How many bytes of requests to read at once; a larger one is read alone."""
+LARGE = 8 * 2**10
+"""A request with more bytes of args, or of options, is read and decided alone: a thousand of them may not fit."""
+_COLUMNS = ("pk", "action", "type", "args", "options")
 _OF_A_REMOVAL = {"key": "options.key", "key_scope": "options.key_scope"}
 """The options of a removal, and how an error names them."""
 
+Columns: TypeAlias = tuple[int, str, str | None, Any, Any]
+"""The values of `_COLUMNS`."""
 Lane: TypeAlias = tuple[str, str | None]
 
 
@@ -57,27 +63,35 @@ def waiting(using: str) -> QuerySet[Any]:
 
 
 def decide(jobs: QuerySet[Any], most: int = ROWS_AT_ONCE) -> Decided:
-    """Decide the first requests that nobody has locked, at most ``most``.
+    """Decide the first requests that nobody has locked, of at most ``most`` ids.
 
     If they fail together, each is decided alone: one that fails alone is refused, or left while it waits for others.
     Raises what the database raises in an outage.
     """
-    if not any_of(rows := waiting(jobs.db)):
-        return Decided()
+    rows = after = waiting(jobs.db)
+    while (first := after.values_list("pk", flat=True).first()) is not None:
+        # A range of ids, and not a LIMIT: without statistics, PostgreSQL would sort all that wait.
+        decided = _decide_together(jobs, rows.filter(pk__gte=first, pk__lt=first + most))
+        if decided.more:
+            return decided
+        after = rows.filter(pk__gte=first + most)
+    return Decided()
+
+
+def _decide_together(jobs: QuerySet[Any], rows: QuerySet[Any]) -> Decided:
     together: list[int] = []
     try:
-        return starting_over(jobs.db, partial(_decide, jobs, rows, most, together))
+        return starting_over(jobs.db, partial(_decide, jobs, rows, together))
     except Exception as error:
         if not together or _is_outage(error):
             raise
         logger.info("The requests %d to %d fail together; each is decided alone.", together[0], together[-1])
-    alone = [_decide_alone(jobs, rows.filter(pk=key), key) for key in together]
-    return Decided(sum(alone), more=True)
+    return Decided(sum(_decide_alone(jobs, rows.filter(pk=key), key) for key in together), more=True)
 
 
-def _decide_alone(jobs: QuerySet[Any], row: QuerySet[Any], key: int) -> int:
+def _decide_alone(jobs: QuerySet[Any], row: Any, key: int) -> int:
     try:
-        return starting_over(jobs.db, partial(_decide, jobs, row, 1, [])).count
+        return starting_over(jobs.db, partial(_decide, jobs, row, [])).count
     except Exception as error:
         if _is_outage(error):
             raise
@@ -87,7 +101,8 @@ def _decide_alone(jobs: QuerySet[Any], row: QuerySet[Any], key: int) -> int:
         logger.exception("The request %d in the inbox is refused.", key)
         # Not the error's text, which may quote the args.
         problem = f"Deciding it raised {type(error).__name__}. The log of who decided it says more."
-        return row.update(refused_at=database_now(jobs.db), error={"code": "internal_error", "message": problem})
+        refused: int = row.refuse({"code": "internal_error", "message": problem}, database_now(jobs.db))
+        return refused
 
 
 def _is_outage(error: Exception) -> bool:
@@ -96,63 +111,101 @@ def _is_outage(error: Exception) -> bool:
     return is_down or is_transient(error)
 
 
-def _decide(jobs: QuerySet[Any], rows: QuerySet[Any], most: int, locked: list[int]) -> Decided:
+def _decide(jobs: QuerySet[Any], rows: QuerySet[Any], locked: list[int]) -> Decided:
     """Decide in one transaction; note in ``locked`` the ids of the requests that it is about."""
     with transaction.atomic(using=jobs.db):
         dialect_of(rows).read_anew()
-        sizes = dict(unlocked(rows).values_list("pk", bytes_of(("args", "options")))[:most])
-        count, _ = fit(sizes.values(), LARGEST_BATCH)
-        locked[:] = [*sizes][:count]
-        if not locked:
+        found = _lock(rows)
+        locked[:] = [key for key, *_ in found]
+        if not found:
             return Decided()
         now, reader = database_now(jobs.db), Reader(jobs.model)
-        # By their ids alone: with old statistics, PostgreSQL would read all that wait.
-        requests = InboxRequest.objects.using(jobs.db)
-        asked = [_Asked(row, now, reader) for row in requests.filter(pk__in=locked).order_by("pk")]
+        asked = [_Asked(*columns, now, reader) for columns in found]
         held = _held(jobs.db, asked)
-        mine = [one for one in asked if one.lane is None or one.row.pk < held.get(one.lane, sys.maxsize)]
+        mine = [one for one in asked if one.lane is None or one.key < held.get(one.lane, sys.maxsize)]
         valid = (one for one in mine if one.error is None)
-        for action, some in groupby(valid, key=lambda one: one.row.action):
+        for action, some in groupby(valid, key=lambda one: one.action):
             (_remove if action == InboxRequest.Action.REMOVE else _enqueue)(jobs, [*some])
-        requests.filter(pk__in=[one.row.pk for one in mine if one.error is None]).delete()
+        if decided := [one.key for one in mine if one.error is None]:
+            InboxRequest.objects.using(jobs.db).filter(_among(decided)).delete()
         for one in mine:
             if one.error is not None:
-                one.refuse(now)
-    return Decided(len(mine), more=len(sizes) == most or len(mine) < len(sizes))
+                one.refuse(rows, now)
+    return Decided(len(mine), more=True)
+
+
+def _lock(rows: QuerySet[Any]) -> list[Columns]:
+    """Lock and read requests, in order: all up to the first large one, or that one alone."""
+    payload = [_unless_large("args"), _unless_large("options")]
+    found = list(unlocked(rows).values_list("pk", "action", "type", *payload))
+    small = [*takewhile(lambda columns: None not in columns[3:], found)]
+    return small or list(rows.filter(pk__in=[key for key, *_ in found[:1]]).values_list(*_COLUMNS))
+
+
+def _unless_large(field: str) -> Case:
+    return Case(When(LessThanOrEqual(bytes_of([field]), LARGE), then=field), output_field=PayloadField())
+
+
+def _among(keys: Sequence[int]) -> Q:
+    """Return the condition for some ids, in order: of a thousand parameters, reading takes longer than deciding."""
+    has_gaps = keys[-1] - keys[0] >= len(keys)
+    return Q(pk__in=keys) if has_gaps else Q(pk__range=(keys[0], keys[-1]))
 
 
 class _Asked:
     """A request as it was read: what it ``wants``, or the ``error``. Those of one ``lane`` keep their order."""
 
-    __slots__ = ("error", "lane", "row", "wants")
+    __slots__ = ("action", "error", "key", "lane", "wants")
 
-    def __init__(self, row: InboxRequest, now: datetime, reader: Reader) -> None:
-        self.row = row
+    def __init__(
+        self, key: int, action: str, type: str | None, args: Any, options: Any, now: datetime, reader: Reader
+    ) -> None:
+        self.key, self.action = key, action
         self.wants: Any = None
         self.error: OJSError | None = None
         self.lane: Lane | None = None
         try:
-            self._read(now, reader)
+            if action == InboxRequest.Action.ENQUEUE:
+                self.wants = _Enqueue(type, args, options, now, reader)
+                if not self.wants.is_unique:
+                    return
+            elif action == InboxRequest.Action.REMOVE:
+                self.wants = _read_removal(type, options)
+            else:
+                hint = did_you_mean(action, InboxRequest.Action)
+                raise InvalidRequest.at("action", "is not a known choice", value=action, hint=hint)
+            self.lane = _lane(type, options)
         except OJSError as error:
             self.error = error
 
-    def _read(self, now: datetime, reader: Reader) -> None:
-        row = self.row
-        if row.action == InboxRequest.Action.REMOVE:
-            self.wants = _read_removal(row)
-        elif row.action == InboxRequest.Action.ENQUEUE:
-            self.wants = _read_enqueue(row, now)
-            if not _is_unique(self.wants, reader):
-                return
-        else:
-            hint = did_you_mean(row.action, InboxRequest.Action)
-            raise InvalidRequest.at("action", "is not a known choice", value=row.action, hint=hint)
-        self.lane = _lane(row.type, row.options)
-
-    def refuse(self, now: datetime) -> None:
+    def refuse(self, rows: Any, now: datetime) -> None:
         assert self.error is not None
-        logger.warning("The request %d in the inbox is refused: %s", self.row.pk, self.error.message)
-        self.row.refuse(error_of(self.error), now)
+        logger.warning("The request %d in the inbox is refused: %s", self.key, self.error.message)
+        rows.filter(pk=self.key).refuse(error_of(self.error), now)
+
+
+class _Enqueue:
+    """A valid request to enqueue: what the client wrote, and the new job."""
+
+    __slots__ = ("new_job", "written")
+
+    def __init__(self, type: str | None, args: Any, options: Any, now: datetime, reader: Reader) -> None:
+        self.written = read_job({"type": type, "args": args, "options": options}, now)
+        if self.written.max_per_second is not None:
+            hint = "Set it with `jobs limit --per-second`."
+            raise InvalidRequest.at("options.rate_limit", "is for HTTP only", hint=hint)
+        request = self.written.request
+        request.context = None  # not what happens to be active where it is decided
+        request.full_row = False
+        try:
+            self.new_job = reader.build(own_members(request), now)
+        except OJSError as error:
+            raise self.written.locate(error) from None
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether a key or a policy decides about it, also one of its handler."""
+        return self.new_job.key is not None or self.new_job.policy is not None
 
 
 def error_of(error: OJSError) -> dict[str, Any]:
@@ -162,37 +215,17 @@ def error_of(error: OJSError) -> dict[str, Any]:
     return {"code": error.code, "message": str(message), **({"field": field} if field else {})}
 
 
-def _read_enqueue(row: InboxRequest, now: datetime) -> EnqueueBody:
-    wanted = read_job({"type": row.type, "args": row.args, "options": row.options}, now)
-    if wanted.max_per_second is not None:
-        raise InvalidRequest.at("options.rate_limit", "is for HTTP only", hint="Set it with `jobs limit --per-second`.")
-    wanted.request.context = None  # not what happens to be active where it is decided
-    wanted.request.full_row = False
-    return wanted
-
-
-def _is_unique(wanted: EnqueueBody, reader: Reader) -> bool:
-    """Whether a key or a policy decides about the request, also one of its handler."""
-    request = wanted.request
-    if request.key is not None or request.unique is not INHERIT:
-        return request.key is not None or request.unique is not None
-    try:
-        return reader.options_of(request).policy is not None
-    except OJSError as error:
-        raise wanted.locate(error) from None
-
-
-def _read_removal(row: InboxRequest) -> dict[str, Any]:
+def _read_removal(type: str | None, options: Any) -> dict[str, Any]:
     """Return the arguments of `remove`."""
-    if not isinstance(row.options, dict):
-        raise InvalidRequest.at("options", "must be an object", value=row.options)
-    for name in row.options:
+    if not isinstance(options, dict):
+        raise InvalidRequest.at("options", "must be an object", value=options)
+    for name in options:
         if name not in _OF_A_REMOVAL:
             hint = did_you_mean(name, _OF_A_REMOVAL)
             raise InvalidRequest.at(f"options.{name}", "is not an option of a removal", hint=hint)
-    if "key" not in row.options:
+    if "key" not in options:
         raise InvalidRequest.at("options.key", "is missing", hint="Write the key of the job to remove.")
-    return {"key": row.options["key"], "type": row.type, "key_scope": row.options.get("key_scope")}
+    return {"key": options["key"], "type": type, "key_scope": options.get("key_scope")}
 
 
 def _lane(type: str | None, options: Any) -> Lane:
@@ -206,8 +239,8 @@ def _held(using: str, asked: Sequence[_Asked]) -> dict[Lane, int]:
     rows = waiting(using)
     if dialect_of(rows).single_writer or all(one.lane is None for one in asked):
         return {}
-    ids = [one.row.pk for one in asked]
-    earlier = rows.filter(pk__lt=ids[-1]).exclude(pk__in=ids).values_list("pk", "type", "options")
+    keys = [one.key for one in asked]
+    earlier = rows.filter(~_among(keys), pk__lt=keys[-1]).values_list("pk", "type", "options")
     held: dict[Lane, int] = {}
     for key, type, options in earlier.iterator():
         held.setdefault(_lane(type, options), key)
@@ -215,10 +248,10 @@ def _held(using: str, asked: Sequence[_Asked]) -> dict[Lane, int]:
 
 
 def _enqueue(jobs: QuerySet[Any], asked: Sequence[_Asked]) -> None:
-    results = jobs.enqueue_many([one.wants.request for one in asked], mode="partial")  # type: ignore[attr-defined]
+    results = enqueue_read(jobs, (one.wants.new_job for one in asked))
     for one, result in zip(asked, results, strict=True):
         if result.outcome is Outcome.INVALID:
-            one.error = one.wants.locate(result.error)
+            one.error = one.wants.written.locate(result.error)
 
 
 def _remove(jobs: QuerySet[Any], asked: Sequence[_Asked]) -> None:

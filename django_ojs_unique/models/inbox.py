@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.db import models
@@ -21,6 +22,10 @@ class InboxRequestQuerySet(models.QuerySet["InboxRequest"]):
     def refused(self) -> InboxRequestQuerySet:
         """Select those that were invalid."""
         return self.filter(refused_at__isnull=False)
+
+    def refuse(self, error: dict[str, Any], now: datetime) -> int:
+        """Keep them with the reason why they are not decided; return how many there are."""
+        return self.update(refused_at=now, error=error)
 
     def retry(self) -> int:
         """Let those of them that were refused be decided once more; return how many."""
@@ -66,8 +71,3 @@ class InboxRequest(models.Model):
     def reason(self) -> str:
         """Why it was refused, or a dash."""
         return str(self.error.get("message", "-")) if isinstance(self.error, dict) else "-"
-
-    def refuse(self, error: dict[str, Any], now: Any) -> None:
-        """Keep the request with the reason why it is not decided."""
-        self.refused_at, self.error = now, error
-        self.save(update_fields=["refused_at", "error"])

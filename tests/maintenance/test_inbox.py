@@ -54,7 +54,7 @@ def test_a_request_with_nothing_but_a_type_is_enqueued_and_gone():
     asked = InboxRequest.objects.get()
     assert (asked.action, asked.args, asked.options, asked.refused_at) == ("enqueue", [], {}, None)
     assert before < asked.requested_at < timezone.now() + timedelta(minutes=1)
-    assert decide() == inbox.Decided(1, more=False)
+    assert decide() == inbox.Decided(1, more=True)
     stored = Job.objects.get()
     assert (stored.type, stored.args, stored.state, stored.queue) == ("t", [], "available", "default")
     assert not InboxRequest.objects.exists()
@@ -191,19 +191,37 @@ def test_the_limits_of_args_and_their_redaction_hold(settings):
     assert "hidden" not in json.dumps(bad)
 
 
-def test_large_requests_are_read_in_small_batches(monkeypatch):
-    monkeypatch.setattr(inbox, "LARGEST_BATCH", 4_000)
+def test_a_large_request_is_read_and_decided_alone(monkeypatch):
+    monkeypatch.setattr(inbox, "LARGE", 1_000)
     for number in range(4):
-        ask("t", [number, "x" * 1000])
-    assert decide() == inbox.Decided(2, more=True)
-    assert decide(most=1) == inbox.Decided(1, more=True)
-    assert decide() == inbox.Decided(1, more=False)
+        ask("t", [number, "x" * 1000 * (number == 2)])
+    ask("t", [4], metadata={"x": "x" * 1000})
+    assert [decide().count for _ in range(4)] == [2, 1, 1, 1]
+    assert [number for number, _ in jobs()[:4]] == [0, 1, 2, 3]
+    assert decide() == inbox.Decided()
+
+
+def test_requests_far_apart_are_decided_in_their_order():
+    for key in (-5000, 1, 2, 4000, 9000):
+        insert(id=key, type="t", args=json.dumps([key]))
+    assert [decide().count for _ in range(4)] == [1, 2, 1, 1]
+    assert jobs() == [[-5000], [1], [2], [4000], [9000]]
+
+
+@SERVER
+def test_requests_behind_a_thousand_that_others_decide_are_decided():
+    insert(id=1, type="held")
+    insert(id=1500, type="t")
+    with held("held"):
+        assert decide() == inbox.Decided(1, more=True)
+        assert [each.type for each in Job.objects.all()] == ["t"]
+        assert decide() == inbox.Decided()
 
 
 def test_a_request_that_fails_by_itself_is_refused_and_the_others_go_on(monkeypatch):
     def enqueue(jobs, asked, really=inbox._enqueue):
         really(jobs, asked)
-        if any(one.row.type == "poison" for one in asked):
+        if any(one.wants.new_job.values["type"] == "poison" for one in asked):
             raise DataError("hidden")
 
     monkeypatch.setattr(inbox, "_enqueue", enqueue)
@@ -220,7 +238,7 @@ def test_a_request_that_fails_by_itself_is_refused_and_the_others_go_on(monkeypa
 def test_a_request_that_loses_against_others_is_left_and_those_behind_it_go_on(monkeypatch):
     def enqueue(jobs, asked, really=inbox._enqueue):
         really(jobs, asked)
-        if any(one.row.type == "contended" for one in asked):
+        if any(one.wants.new_job.values["type"] == "contended" for one in asked):
             raise Contended
 
     monkeypatch.setattr(inbox, "_enqueue", enqueue)
