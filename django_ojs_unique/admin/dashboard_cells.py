@@ -101,7 +101,7 @@ def partition_cells(partitions: Sequence[PartitionReport], *, with_links: bool) 
             "name": harmless(one.name),
             "url": limit_url(one.name) if with_links else "",
             "partition": brief(one.text),
-            "waiting": count_text(one.waiting),
+            "waiting": count_text(one.waiting, one.is_cut),
             "since": ago(one.since) if one.since else "",
             "first": job_link(one.first) if one.first else "",
         }

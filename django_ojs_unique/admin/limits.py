@@ -104,7 +104,7 @@ class LimitOverrideAdmin(NumbersAdmin):
         report = row.report
         message = gettext("running: {running}, waiting: {waiting}, partitions with waiting jobs: {partitions}")
         return message.format(
-            running=count_text(report.running),
+            running=count_text(report.running, report.is_cut),
             waiting=count_text(report.waiting, report.is_cut),
             partitions=count_text(report.waiting_partitions, report.is_cut),
         )
@@ -121,7 +121,11 @@ class LimitOverrideAdmin(NumbersAdmin):
         message = gettext("{partition}: running: {running}, waiting: {waiting}")
         lines = (
             (
-                message.format(partition=harmless(one.text), running=one.running, waiting=count_text(one.waiting)),
+                message.format(
+                    partition=harmless(one.text),
+                    running=count_text(one.running, one.is_cut),
+                    waiting=count_text(one.waiting, one.is_cut),
+                ),
                 row.visibility.link(one.first) if one.first else "",
             )
             for one in partitions
@@ -143,14 +147,13 @@ def limit_url(name: str) -> str:
 
 
 def _cells(one: LimitReport, visibility: Visibility) -> dict[str, Any]:
-    counts = [count_text(one.partitions), count_text(one.running)]
-    counts += [count_text(count, one.is_cut) for count in (one.waiting, one.waiting_partitions)]
+    counts = (one.partitions, one.running, one.waiting, one.waiting_partitions)
     return {
         "name": harmless(one.name),
         "url": limit_url(one.name),
         "in_force": numbers_text(one.numbers),
         "in_code": numbers_text(one.given) if one.override else "",
-        "counts": ["-" if visibility.is_narrowed else count for count in counts],
+        "counts": ["-" if visibility.is_narrowed else count_text(count, one.is_cut) for count in counts],
     }
 
 

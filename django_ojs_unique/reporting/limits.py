@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +10,8 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connections
+from django.db.models import Count, Exists, OuterRef, QuerySet
+from django.db.models.functions import Left
 
 from ..db.index_scan import walk
 from ..exceptions import Message
@@ -17,10 +19,11 @@ from ..handlers.redaction import redacted_member
 from ..handlers.registry import registry
 from ..models import Job, LimitOverride, LimitPartition
 from ..models.limit import in_force
-from ..ojs.blocking import ID, PARTITIONS
+from ..ojs.blocking import AFTER_PARTITIONS, ID, PARTITIONS
+from ..ojs.limits import are_readable
 from ..ojs.states import JobState
 from .limit_waits import TIMES, short_partition
-from .queues import MOST_QUEUES, blocks_of_queues, live, walked
+from .queues import MOST_QUEUES, NO_BOUND, blocks_of_queues, live, walked
 from .stopped import stopped
 from .text import MOST_COUNTED
 
@@ -64,7 +67,7 @@ class LimitReport:
 
     ``given``: the numbers that jobs and handlers say; ``override``: those that an operator has set. ``partitions``:
     how many were used in the last day. ``running`` and ``waiting`` count jobs, ``waiting_partitions`` those for
-    which jobs wait. ``is_cut``: whether jobs may wait for more partitions than were looked at.
+    which jobs wait. ``is_cut``: whether not all names, jobs and partitions were looked at: each count may be higher.
     """
 
     name: str
@@ -91,6 +94,7 @@ class PartitionReport:
     """A partition of a limit now: how many jobs run and wait there, ``since`` when, and the ``first`` of these.
 
     ``text``: the partition in words, without redacted values. ``job``: one of its jobs, and ``numbers``: those of one.
+    ``is_cut``: whether not all jobs and partitions were looked at.
     """
 
     name: str = ""
@@ -101,6 +105,7 @@ class PartitionReport:
     first: UUID | None = None
     job: UUID | None = None
     numbers: Numbers | None = None
+    is_cut: bool = False
 
 
 def limits(using: str) -> list[LimitReport]:
@@ -109,8 +114,7 @@ def limits(using: str) -> list[LimitReport]:
     At most seven statements; three while no job has a limit.
     """
     used = _used(using)
-    partitions = _partitions(using, with_running=bool(used))
-    is_cut = sum(partition.waiting > 0 for partition in partitions.values()) >= MOST_PARTITIONS
+    partitions, is_cut = _partitions(using, with_running=bool(used))
     overrides = {row.name: row for row in LimitOverride.objects.using(using).order_by("name")[:MOST_NAMES]}
     by_name: dict[str, list[PartitionReport]] = defaultdict(list)
     given: dict[str, list[Numbers]] = defaultdict(list)
@@ -132,9 +136,31 @@ def limits(using: str) -> list[LimitReport]:
             running=sum(partition.running for partition in by_name[name]),
             waiting=min(sum(partition.waiting for partition in by_name[name]), MOST_COUNTED + 1),
             waiting_partitions=sum(partition.waiting > 0 for partition in by_name[name]),
-            is_cut=is_cut,
+            is_cut=is_cut or len(used) >= MOST_NAMES,
         )
         for name in sorted({*used, *by_name, *overrides, *given})
+    ]
+
+
+def counted(using: str) -> list[LimitReport]:
+    """Count every job that runs under the limits of `limits`, or waits for their slots. No report says numbers.
+
+    Four statements, and a fifth if jobs wait for partitions without a row. Their time depends on how many jobs these
+    are.
+    """
+    running, waiting, partitions = Counter[str](), Counter[str](), Counter[str]()
+    active, stopping = (jobs.values_list("limits").annotate(Count("pk")) for jobs in _running(using))
+    for limits, count in active.union(stopping, all=True):
+        for limit in _readable(limits):
+            running[limit["name"]] += count
+    for name, count, jobs in _every_waiting(using):
+        partitions[name] += count
+        waiting[name] += jobs
+    names = {*_used(using), *running, *waiting, *(name for name, _ in _declared())}
+    names.update(LimitOverride.objects.using(using).values_list("name", flat=True))
+    return [
+        LimitReport(name, running=running[name], waiting=waiting[name], waiting_partitions=partitions[name])
+        for name in sorted(names)
     ]
 
 
@@ -143,8 +169,8 @@ def partitions_of(using: str, name: str, most: int) -> list[PartitionReport]:
 
     At most six statements.
     """
-    partitions = {id: partition for id, partition in _partitions(using).items() if partition.name == name}
-    return _shown(using, partitions, most)
+    partitions, is_cut = _partitions(using)
+    return _shown(using, {id: one for id, one in partitions.items() if one.name == name}, most, is_cut)
 
 
 def waiting_partitions(using: str, most: int) -> list[PartitionReport]:
@@ -152,10 +178,11 @@ def waiting_partitions(using: str, most: int) -> list[PartitionReport]:
 
     At most five statements; one while no job waits for a slot.
     """
-    return _shown(using, _partitions(using, with_running=False), most)
+    partitions, is_cut = _partitions(using, with_running=False)
+    return _shown(using, partitions, most, is_cut)
 
 
-def _shown(using: str, partitions: Mapping[str, PartitionReport], most: int) -> list[PartitionReport]:
+def _shown(using: str, partitions: Mapping[str, PartitionReport], most: int, is_cut: bool) -> list[PartitionReport]:
     if not partitions:
         return []
     ids = sorted(partitions, key=lambda id: (-partitions[id].waiting, -partitions[id].running, id))[:most]
@@ -166,22 +193,27 @@ def _shown(using: str, partitions: Mapping[str, PartitionReport], most: int) -> 
                 partitions[limit["id"]].text = short_partition(limit)
     for id in ids:
         partitions[id].since = since.get(id) if partitions[id].waiting else None
+        partitions[id].is_cut = is_cut
     return [partitions[id] for id in ids if partitions[id].text]  # else its job has ended meanwhile
 
 
-def _partitions(using: str, *, with_running: bool = True) -> dict[str, PartitionReport]:
-    """Return the partitions under which jobs wait, and run, by their ids. At most four statements."""
+def _partitions(using: str, *, with_running: bool = True) -> tuple[dict[str, PartitionReport], bool]:
+    """Return the partitions under which jobs wait, and run, by their ids, and whether there may be more or more jobs.
+
+    At most four statements.
+    """
     partitions: dict[str, PartitionReport] = defaultdict(PartitionReport)
-    for id, count, first in _waiting(using):
+    waiting, is_cut = _waiting(using)
+    for id, count, first in waiting:
         partition = partitions[id]
         partition.waiting, partition.first = min(partition.waiting + count, MOST_COUNTED + 1), partition.first or first
         partition.job = partition.first
     if with_running:
-        limited = Job.objects.using(using).filter(limits__isnull=False).only("limits").order_by()
-        active = limited.filter(state=JobState.ACTIVE, finished_at=None)
-        others = limited.filter(pk__in=stopped(using).values("job_id"))
-        for job in active.union(others, all=True)[:MOST_COUNTED]:
-            for limit in job.limits or ():
+        active, stopping = (jobs.only("limits") for jobs in _running(using))
+        runs = list(active.union(stopping, all=True)[: MOST_COUNTED + 1])
+        is_cut = is_cut or len(runs) > MOST_COUNTED
+        for job in runs[:MOST_COUNTED]:
+            for limit in _readable(job.limits):
                 partition = partitions[limit["id"]]
                 partition.name, partition.numbers, partition.job = limit["name"], Numbers.of(limit), job.pk
                 partition.running += 1
@@ -191,10 +223,21 @@ def _partitions(using: str, *, with_running: bool = True) -> dict[str, Partition
             partitions[id].name = name
     # A partition that has been full for more than a day may have no row.
     for job in _jobs(using, (partition.job for partition in partitions.values() if not partition.name)):
-        for limit in job.limits or ():
+        for limit in _readable(job.limits):
             if limit["id"] in partitions:
                 partitions[limit["id"]].name = limit["name"]
-    return {id: partition for id, partition in partitions.items() if partition.name}
+    return {id: partition for id, partition in partitions.items() if partition.name}, is_cut
+
+
+def _running(using: str) -> tuple[QuerySet[Any], QuerySet[Any]]:
+    """Select the active jobs with limits, and those that were stopped and still run."""
+    limited = Job.objects.using(using).filter(limits__isnull=False).order_by()
+    active = limited.filter(state=JobState.ACTIVE, finished_at=None)
+    return active, limited.filter(pk__in=stopped(using).values("job_id"))
+
+
+def _readable(limits: Any) -> Sequence[Mapping[str, Any]]:
+    return (limits or ()) if are_readable(limits) else ()
 
 
 def _jobs(using: str, ids: Iterable[UUID | None], *fields: str) -> list[Job]:
@@ -223,17 +266,39 @@ def _used(using: str) -> dict[str, int]:
         return dict(cursor.fetchall())
 
 
-def _waiting(using: str) -> list[tuple[str, int, UUID]]:
+def _waiting(using: str) -> tuple[list[tuple[str, int, UUID]], bool]:
     """Return the partitions for which jobs wait, by queue and turn: the id, how many wait, and the first of them.
 
-    One statement, which goes through the index from partition to partition; on MariaDB, through the waiting jobs.
+    Also return whether there may be more of them. One statement, which goes through the index from partition to
+    partition; on MariaDB, through the waiting jobs.
     """
     connection = connections[using]
     with connection.cursor() as cursor:
         blocks = blocks_of_queues(connection, PARTITIONS, MOST_PARTITIONS)
         cursor.execute(f"WITH RECURSIVE {walked(JobState.AVAILABLE, MOST_QUEUES)}, {blocks} {_COUNTED}")
+        *rows, (_, count_of_queues, _) = sorted(cursor.fetchall(), key=lambda row: row[0] is None)
+    is_cut = count_of_queues >= MOST_QUEUES or len(rows) >= MOST_PARTITIONS
+    return [(block[:ID], count, UUID(str(first))) for block, count, first in rows if first is not None], is_cut
+
+
+def _every_waiting(using: str) -> Iterator[tuple[str, int, int]]:
+    """Yield names of limits, how many of their partitions jobs wait for, and how many jobs; a name may come twice.
+
+    One statement, which reads the index of all jobs that wait for partitions; a second if partitions have no row.
+    """
+    with connections[using].cursor() as cursor:
+        cursor.execute(f"WITH RECURSIVE {walked(JobState.AVAILABLE, NO_BOUND)}, {_EVERY_WAITING}")
         rows = cursor.fetchall()
-    return [(block[:ID], count, UUID(str(first))) for block, count, first in rows if first is not None]
+    names: dict[str, str] = {}
+    if any(id is not None for _, id, *_ in rows):
+        known = LimitPartition.objects.using(using).filter(pk=Left(OuterRef("blocked_by"), ID))
+        blocked = Job.objects.using(using).filter(state=JobState.AVAILABLE, finished_at=None, blocked_by__gt=PARTITIONS)
+        unknown = blocked.filter(~Exists(known), blocked_by__lt=AFTER_PARTITIONS).order_by()
+        for limits in unknown.values_list("limits", flat=True).distinct():
+            names |= {limit["id"]: limit["name"] for limit in _readable(limits)}
+    for name, id, count, jobs in rows:
+        if name := name or names.get(id):
+            yield name, count, int(jobs)
 
 
 _BEHIND_ONE = f"FROM {live(JobState.AVAILABLE)} AND queue = blocked.queue AND blocked_by = blocked.blocked_by"
@@ -242,5 +307,15 @@ _COUNTED = (
     f" THEN {MOST_COUNTED + 1}"
     f" ELSE (SELECT COUNT(*) {_BEHIND_ONE}) END,"
     f" (SELECT id {_BEHIND_ONE} ORDER BY priority DESC, enqueued_at, id LIMIT 1)"
-    f" FROM blocked WHERE blocked_by IS NOT NULL LIMIT {MOST_PARTITIONS}"
+    f" FROM (SELECT queue, blocked_by FROM blocked WHERE blocked_by IS NOT NULL LIMIT {MOST_PARTITIONS}) blocked"
+    f" UNION ALL SELECT NULL, COUNT(queue), NULL FROM {JobState.AVAILABLE}_queues"
+)
+_EVERY_WAITING = (
+    f"waiting AS (SELECT SUBSTR(blocked_by, 1, {ID}) AS partition_id, COUNT(*) AS jobs"
+    f" FROM {JobState.AVAILABLE}_queues named JOIN {Job._meta.db_table} job ON job.queue = named.queue"
+    f" WHERE finished_at IS NULL AND state = '{JobState.AVAILABLE}'"
+    f" AND blocked_by > '{PARTITIONS}' AND blocked_by < '{AFTER_PARTITIONS}' GROUP BY SUBSTR(blocked_by, 1, {ID}))"
+    " SELECT name, CASE WHEN name IS NULL THEN partition_id END AS unnamed, COUNT(*), SUM(jobs)"
+    f" FROM waiting LEFT JOIN {LimitPartition._meta.db_table} known ON known.id = partition_id"
+    " GROUP BY name, CASE WHEN name IS NULL THEN partition_id END"
 )

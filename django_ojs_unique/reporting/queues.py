@@ -34,7 +34,7 @@ MOST_LOOKED_AT = 10_000
 
 UNFINISHED = [state for state in JobState if state in INCOMPLETE]
 
-_NO_BOUND = 2**31 - 1
+NO_BOUND = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def queues(using: str, names: Iterable[str] = (), *, exact: bool = False) -> lis
         found |= _bounded(using, sorted(others))
     runs = stopped(using, queue=OuterRef("name")).values("queue").annotate(count=Count("pk")).values("count")
     stored = Queue.objects.using(using).annotate(stopped=Subquery(runs)).order_by("name")
-    rows = {row.name: row for row in stored[: _NO_BOUND if exact else MOST_QUEUES]}
+    rows = {row.name: row for row in stored[: NO_BOUND if exact else MOST_QUEUES]}
     reports = []
     for name in sorted({*found, *rows, *names}):
         row, seen = rows.get(name, Queue(name=name)), found.get(name, QueueReport(name))
@@ -160,7 +160,7 @@ def names(using: str, *, newest_jobs: int = 0) -> list[str]:
     if newest_jobs:
         newest = f"SELECT queue FROM {Job._meta.db_table} ORDER BY id DESC LIMIT {newest_jobs}"
         others.append(f"SELECT queue FROM ({newest}) newest")
-    return sorted(_names(using, _NO_BOUND, others))
+    return sorted(_names(using, NO_BOUND, others))
 
 
 def in_use(using: str, most: int = MOST_QUEUES) -> set[str]:

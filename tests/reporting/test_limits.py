@@ -254,6 +254,32 @@ def test_a_limit_says_when_jobs_may_wait_for_more_partitions_than_were_looked_at
     monkeypatch.setattr(limits, "MOST_PARTITIONS", 2)
     one = by_name()["args.n"]
     assert (one.waiting_partitions, one.is_cut) == (2, True)
+    assert [each.is_cut for each in waiting_partitions("default", 9)] == [True, True]
+
+
+@pytest.mark.every_database
+def test_a_cut_is_said_also_if_queues_share_the_partitions(monkeypatch):
+    monkeypatch.setattr(limits, "MOST_PARTITIONS", 2)
+    monkeypatch.setattr(limits, "_COUNTED", limits._COUNTED.replace("LIMIT 1000)", "LIMIT 2)"))
+    for queue in ("default", "other"):
+        for n in (1, 1, 2, 2):
+            enqueue(n, queue=queue)
+        take(queues=[queue]), take(queues=[queue])
+    one = by_name()["args.n"]
+    assert one.is_cut
+
+
+@pytest.mark.every_database
+@pytest.mark.parametrize(("bound", "names"), [("MOST_QUEUES", "q"), ("MOST_NAMES", "n"), ("MOST_COUNTED", "r")])
+def test_a_cut_of_queues_names_and_runs_is_said(monkeypatch, bound, names):
+    for number in (1, 2):
+        queue = f"{names}{number}" if names == "q" else "default"
+        enqueue(number, Limit(key=["args.n"], running=1, name=f"{names}{number}"), queue=queue)
+        enqueue(number, Limit(key=["args.n"], running=1, name=f"{names}{number}"), queue=queue)
+        take(queues=[queue])
+    assert {one.is_cut for one in limits.limits("default")} == {False}
+    monkeypatch.setattr(limits, bound, 1)
+    assert {one.is_cut for one in limits.limits("default")} == {True}
 
 
 def test_a_partition_for_which_nobody_waits_is_not_full_since_then():

@@ -20,9 +20,8 @@ from ...db.time_limit import TimeLimitReached, time_limit
 from ...models import Job, SuppressedEnqueue, WorkerProcess
 from ...ojs.states import JobState
 from ...reporting.inbox import InboxReport, inbox
-from ...reporting.limits import LimitReport, limits
+from ...reporting.limits import LimitReport, counted
 from ...reporting.queues import UNFINISHED, QueueReport, declared, queues
-from ...reporting.text import MOST_COUNTED
 from ...reporting.workers import SILENT, Taken, is_stranded, standings, taken_by_running
 
 logger = logging.getLogger("django_ojs_unique")
@@ -37,7 +36,6 @@ _FINISHED = (JobState.COMPLETED, JobState.CANCELLED, JobState.DISCARDED)
 
 LONGEST = timedelta(seconds=5)
 """How long one part of the gauges may take."""
-_CAPPED = f"counted up to {MOST_COUNTED:,}; {MOST_COUNTED + 1:,} means more"
 
 T = TypeVar("T")
 
@@ -52,7 +50,7 @@ class JobsCollector(Collector):
         self._using = using
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Read the gauges in fourteen statements, with limits in up to eighteen. Each number is exact.
+        """Read the gauges in fourteen statements, or fifteen. Each number is exact.
 
         What takes longer than `LONGEST` is left out, and ``ojs_scrape_errors`` names it.
         """
@@ -80,7 +78,7 @@ class JobsCollector(Collector):
             yield _of_workers(stands[0])
             if found is not None:
                 yield from _of_queues(found, named, stands[1], now)
-        if (limited := ask("limits", lambda: limits(using))) is not None:
+        if (limited := ask("limits", lambda: counted(using))) is not None:
             yield from _of_limits(limited)
         if (requests := ask("inbox", lambda: inbox(using))) is not None:
             yield from _of_the_inbox(requests, now)
@@ -146,9 +144,7 @@ def _labelled(found: Sequence[QueueReport], declared: Collection[str]) -> Iterat
 
 def _of_limits(found: Sequence[LimitReport]) -> Iterator[GaugeMetricFamily]:
     running = GaugeMetricFamily("ojs_limit_running_jobs", "Jobs that run under a limit, by its name.", labels=["limit"])
-    waiting = GaugeMetricFamily(
-        "ojs_limit_waiting_jobs", f"Jobs that wait for slots of a limit, {_CAPPED}.", labels=["limit"]
-    )
+    waiting = GaugeMetricFamily("ojs_limit_waiting_jobs", "Jobs that wait for slots of a limit.", labels=["limit"])
     partitions = GaugeMetricFamily(
         "ojs_limit_waiting_partitions", "Partitions of a limit for which jobs wait.", labels=["limit"]
     )
@@ -165,7 +161,7 @@ def _of_limits(found: Sequence[LimitReport]) -> Iterator[GaugeMetricFamily]:
 
 def _of_the_inbox(report: InboxReport, now: datetime) -> Iterator[GaugeMetricFamily]:
     counts = {"waiting": report.waiting, "refused": report.refused}
-    yield _gauge("ojs_inbox_requests", f"Requests in the inbox, {_CAPPED}.", "state", counts)
+    yield _gauge("ojs_inbox_requests", "Requests in the inbox.", "state", counts)
     waits = GaugeMetricFamily(
         "ojs_inbox_oldest_waiting_seconds", "For how long the first request waits that is not decided, 0 for none."
     )

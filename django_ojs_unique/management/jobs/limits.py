@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -13,7 +13,7 @@ from ...db.clock import database_now
 from ...exceptions import nearest
 from ...models import LimitOverride
 from ...ojs.limits import LARGEST
-from ...reporting.limits import LimitReport, Numbers, limits, partitions_of
+from ...reporting.limits import LimitReport, Numbers, PartitionReport, limits, partitions_of
 from ...reporting.text import age, count_text, harmless
 from ..arguments import whole_number
 from .show_system import Watched
@@ -134,6 +134,10 @@ def _plain(numbers: Sequence[Numbers]) -> list[dict[str, int | None]]:
     return [{"running": one.running, "rate": one.rate, "seconds": one.seconds or None} for one in numbers]
 
 
+def _count(name: str) -> Callable[[LimitReport | PartitionReport], str]:
+    return lambda one: count_text(getattr(one, name), one.is_cut)
+
+
 LIMIT = (
     Column("limit", "name", cut=True),
     Column("numbers", show=_numbers),
@@ -141,12 +145,14 @@ LIMIT = (
     Column("", "in_code", lambda one: _plain(one.given)),
     Column("set by", show=lambda one: "operator" if one.override else "code"),
     Column("", "override", lambda one: one.override and {"running": one.override.running, "rate": one.override.rate}),
-    Column("partitions", "keys", attrgetter("partitions"), show=count_text),
-    Column("running", "running", show=count_text),
+    Column("", "keys", attrgetter("partitions")),
+    Column("partitions", show=_count("partitions")),
+    Column("", "running"),
+    Column("running", show=_count("running")),
     Column("", "waiting"),
-    Column("waiting", show=lambda one: count_text(one.waiting, one.is_cut)),
+    Column("waiting", show=_count("waiting")),
     Column("", "waiting_partitions"),
-    Column("partitions waited for", show=lambda one: count_text(one.waiting_partitions, one.is_cut)),
+    Column("partitions waited for", show=_count("waiting_partitions")),
     Column("", "is_cut"),
 )
 
@@ -154,8 +160,11 @@ LIMIT = (
 def _partition(using: str) -> tuple[Column, ...]:
     return (
         Column("partition", "text", cut=True),
-        Column("running", "running"),
-        Column("waiting", "waiting", show=count_text),
+        Column("", "running"),
+        Column("running", show=_count("running")),
+        Column("", "waiting"),
+        Column("waiting", show=_count("waiting")),
+        Column("", "is_cut"),
         Column("since", "since", show=lambda since: age(since, database_now(using))),
         Column("first that waits", "first_job_id", attrgetter("first"), show=lambda id: id or "-"),
     )
