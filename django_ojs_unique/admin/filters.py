@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from ..db.clock import database_now
 from ..handlers.registry import registry
 from ..models import Job, Queue, SuppressedEnqueue
-from ..ojs.states import TERMINAL, JobState
+from ..ojs.states import TERMINAL, TIMED, JobState
 from ..reporting.text import MOST_COUNTED, harmless
 from ..reporting.times import SPANS
 from .display import IN_LAST
@@ -186,15 +186,30 @@ class DuplicatesFilter(JobFilter):
 
 
 class StuckFilter(JobFilter):
+    """Jobs that do not go on by themselves, or only when a worker rescues them.
+
+    ``untimed``: what `integrity` calls `Kind.DUE`; ``yes``: `Kind.LEASE`, and leases that ran out.
+    """
+
     title = _("stuck")
     parameter_name = "stuck"
     by = _LIVE
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
-        return [("yes", gettext("yes: the lease ran out"))]
+        return [
+            ("yes", gettext("yes: the lease ran out or is missing")),
+            ("untimed", gettext("yes: scheduled or retryable, but without a time")),
+        ]
+
+    @property
+    def is_scanning(self) -> bool:
+        return self.value() == "untimed"
 
     def condition(self, using: str, value: str) -> Q:
-        return Q(state=JobState.ACTIVE, finished_at__isnull=True, lease_expires_at__lt=database_now(using))
+        if value == "untimed":
+            return Q(state__in=sorted(TIMED), finished_at__isnull=True, run_at__isnull=True)
+        lost = Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lt=database_now(using))
+        return Q(lost, state=JobState.ACTIVE, finished_at__isnull=True)
 
 
 class UniqueFilter(JobFilter):

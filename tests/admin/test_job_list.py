@@ -16,6 +16,7 @@ from django_ojs_unique import UniquePolicy, lifecycle
 from django_ojs_unique.admin import base, dates, job_list
 from django_ojs_unique.admin.filters import ErrorFilter
 from django_ojs_unique.db.fields import new_id
+from django_ojs_unique.integrity import Kind, verify
 from django_ojs_unique.models import Job, Queue
 from tests.support.people import log_in
 
@@ -231,13 +232,29 @@ def test_jobs_that_enqueues_met_and_jobs_beside_a_live_duplicate_can_be_filtered
 
 
 @pytest.mark.slow
-def test_stuck_unique_and_dead_letter_jobs_can_be_filtered(admin_client):
-    stuck, fine = claim(enqueue()), claim(enqueue(unique=IGNORE))
-    row(stuck).update(lease_expires_at=timezone.now() - timedelta(minutes=1))
+@pytest.mark.every_database
+def test_jobs_that_do_not_go_on_are_stuck(admin_client):
+    claim(enqueue()), enqueue()
+    late, lost = claim(enqueue()), claim(enqueue())
+    row(late).update(lease_expires_at=timezone.now() - timedelta(minutes=1))
+    row(lost).update(lease_expires_at=None)
+    untimed = [enqueue(scheduled_at=timezone.now() + timedelta(hours=1)) for state in ("scheduled", "retryable")]
+    for state, job in zip(("scheduled", "retryable"), untimed, strict=True):
+        enqueue(scheduled_at=timezone.now() + timedelta(hours=1))
+        row(job).update(state=state, run_at=None)
+    assert found(admin_client, stuck="yes") == {late.pk, lost.pk}
+    assert found(admin_client, stuck="untimed") == {job.pk for job in untimed}
+    broken = verify(Job.objects.all()).named
+    assert {*broken[Kind.LEASE], *broken[Kind.DUE]} == {lost.pk, *(job.pk for job in untimed)}
+
+
+@pytest.mark.slow
+def test_unique_and_dead_letter_jobs_can_be_filtered(admin_client):
+    claim(enqueue())
+    fine = claim(enqueue(unique=IGNORE))
     dead = discard(enqueue())
     row(dead).update(dead_letter=True)
     discard(enqueue())
-    assert found(admin_client, stuck="yes") == {stuck.pk}
     assert found(admin_client, unique="yes") == {fine.pk}
     assert fine.pk not in found(admin_client, unique="no")
     assert found(admin_client, dead_letter="yes") == {dead.pk}
@@ -400,6 +417,13 @@ def test_of_a_state_with_many_jobs_the_list_shows_the_newest(admin_client, small
     older = admin_client.get(reverse(PAGE) + unescape(link)).context["cl"].result_list
     assert [job.pk for job in older] == [job.pk for job in reversed(jobs[1:4])]
     assert CUT not in see(admin_client, state="available")[1], "the newest three fill all pages"
+
+
+def test_of_jobs_without_a_time_the_list_looks_at_the_newest_and_says_so(admin_client, small):
+    jobs = many(count=7, scheduled_at=timezone.now() + timedelta(hours=1))
+    Job._base_manager.update(run_at=None)
+    listed, text = see(admin_client, stuck="untimed")
+    assert ({job.pk for job in listed.result_list}, CUT in text) == ({job.pk for job in jobs[-3:]}, True)
 
 
 def test_what_an_index_finds_is_searched_as_a_whole(admin_client, small):
