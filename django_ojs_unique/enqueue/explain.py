@@ -40,7 +40,8 @@ class Explanation:
 
     ``action`` is ``create``, ``replace``, ``reject`` or ``ignore``. ``duplicates`` come newest first: at most 1,000
     live ones, and 100 finished ones in each state. Their payloads are loaded on access. ``limits`` are those of the
-    new job as it would store them (`Limit.of`), and ``queue`` is its queue.
+    new job as it would store them (`Limit.of`), ``queue`` and ``priority`` are its own, and ``run_at`` is when it would
+    become available, None for at once. ``in_turns``: whether its queue is fair.
     ``fingerprint`` and ``canonical_text`` are empty for a job with neither a policy nor a key.
     """
 
@@ -52,6 +53,9 @@ class Explanation:
     duplicates: tuple[Duplicate, ...] = ()
     limits: tuple[dict[str, Any], ...] = field(default=(), repr=False)
     queue: str = field(default="", compare=False)
+    priority: int = field(default=0, compare=False)
+    run_at: datetime | None = field(default=None, compare=False)
+    in_turns: bool = field(default=False, compare=False)
 
     def redacted(self, type: str, args: Any) -> Explanation:
         """Return it with what is redacted in jobs of a type masked."""
@@ -100,7 +104,15 @@ class Explanation:
 def explain(jobs: QuerySet[Any], new_job: NewJob, now: datetime) -> Explanation:
     """Explain one valid request against the rows of ``jobs``."""
     explanation = _explain(jobs, new_job, now)
-    explanation = replace(explanation, limits=tuple(new_job.job.limits or ()), queue=new_job.job.queue)
+    job = new_job.job
+    explanation = replace(
+        explanation,
+        limits=tuple(job.limits or ()),
+        queue=job.queue,
+        priority=job.priority,
+        run_at=job.run_at,
+        in_turns=job.fair_partition is not None,
+    )
     is_stored = explanation.action == "create" or (explanation.action == "replace" and new_job.key is None)
     if new_job.has_id and is_stored and jobs.filter(pk=new_job.job.pk).exists():
         return replace(

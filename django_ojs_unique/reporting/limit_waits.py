@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, QuerySet, Sum
+from django.db.models import Exists, OuterRef, Sum
 
 from ..db.clock import database_now
 from ..enqueue.explain import Explanation
@@ -18,11 +18,11 @@ from ..handlers.redaction import redacted_member
 from ..limits.slots import started_since
 from ..models import Job, LimitOverride, LimitPartition, Queue, Slot
 from ..models.limit import in_force, partition_text, weight_in_force
-from ..ojs.blocking import AFTER_PARTITIONS, FAIR, ID, LIMITED, PARTITIONS
+from ..ojs.blocking import FAIR, ID, LIMITED, PARTITIONS
 from ..ojs.states import JobState
-from .queues import in_use
+from .line import Line, Lines, Place, before
 from .stopped import stopped
-from .text import MOST_COUNTED, count_text, full, shortened
+from .text import full, shortened
 
 MOST_HOLDERS = 3
 """How many of the jobs that have slots of a partition are named."""
@@ -37,15 +37,16 @@ def waits_for(job: Any, using: str) -> tuple[str, ...]:
     """
     if job.state != JobState.AVAILABLE:
         return ()
-    if paused := _pause_of(job.queue, using):
-        return paused
+    paused = _paused(using)
+    if job.queue in paused:
+        return _is_paused(job.queue)
     if job.blocked_by == LIMITED:
-        return (Message("No worker has looked at its limits yet."), _before(job, using, [job.queue]))
+        return (Message("No worker has looked at its limits yet."), before(job, using))
     if job.blocked_by.startswith(FAIR):
         waits_for_turn = Message("Waits for a turn of its partition in the fair queue {queue}.", queue=job.queue)
-        return (waits_for_turn, _before(job, using, [job.queue], in_partition=True))
+        return (waits_for_turn, before(job, using, in_partition=True))
     if job.blocked_by.startswith(PARTITIONS):
-        return tuple(_for_a_slot(job, using))
+        return tuple(_for_a_slot(job, using, paused))
     return ()
 
 
@@ -57,28 +58,44 @@ def short_partition(limit: Mapping[str, Any]) -> str:
 def would_meet(explanation: Explanation, using: str) -> tuple[str, ...]:
     """Say of each limit of a job that would be stored whether the job would wait; redact the explanation before.
 
-    If its queue is paused, say only that. At most seven statements for each limit, and one.
+    If its queue is paused, say only that. At most eight statements for each limit, and three.
     """
     if explanation.action not in ("create", "replace"):
         return ()
-    if paused := _pause_of(explanation.queue, using):
-        return paused
-    queues, found = sorted(in_use(using)) if explanation.limits else [], list[str]()
-    for limit in explanation.limits:
-        now = _standing(limit, using)
-        blocks = {"blocked_by__gte": limit["id"], "blocked_by__lt": limit["id"] + AFTER_PARTITIONS}
-        waiting = _available(using, queues).filter(**blocks).order_by()[: MOST_COUNTED + 1].count()
-        say = partial(Message, key=short_partition(limit), numbers=now.numbers, count=count_text(waiting))
-        if now.is_full or now.is_early or waiting:
-            found.append(say("Would wait for a slot of {key}: {numbers}; {count} waiting."))
-        else:
-            found.append(say("Would have a slot of {key}: {numbers}; {count} waiting."))
-    return tuple(found)
-
-
-def _pause_of(queue: str, using: str) -> tuple[str, ...]:
-    if not Queue.objects.using(using).filter(name=queue, paused_at__isnull=False).exists():
+    paused = _paused(using)
+    if explanation.queue in paused:
+        return _is_paused(explanation.queue)
+    if not explanation.limits:
         return ()
+    if explanation.run_at is not None:
+        return (Message("Would not ask for a slot before {moment}.", moment=full(explanation.run_at)),)
+    place = None if explanation.in_turns else Place(explanation.priority)
+    replaced = [one.job.pk for one in explanation.duplicates] if explanation.action == "replace" else []
+    lines = Lines(using, place, paused=paused, without=replaced)
+    return tuple(_would_meet(limit, _standing(limit, using), lines.of(limit["id"])) for limit in explanation.limits)
+
+
+def _would_meet(limit: Mapping[str, Any], now: _Standing, line: Line) -> str:
+    say = partial(Message, key=short_partition(limit), numbers=now.numbers)
+    if now.is_full or now.is_early:
+        verdict = say("Would wait for a slot of {key}: {numbers}.")
+    elif line.is_empty:
+        verdict = say("Would have a slot of {key}: {numbers}.")
+    else:
+        verdict = say("Would wait for its turn of {key}: a slot is free, {numbers}.")
+    return Message.joined(" ", [verdict, *_weight(limit), line.text])
+
+
+def _weight(limit: Mapping[str, Any]) -> list[str]:
+    weight = limit.get("weight", 1)
+    return [Message("It takes {count} slots.", count=f"{weight:,}")] if weight > 1 else []
+
+
+def _paused(using: str) -> set[str]:
+    return set(Queue.objects.using(using).filter(paused_at__isnull=False).values_list("name", flat=True))
+
+
+def _is_paused(queue: str) -> tuple[str]:
     return (Message("Queue {queue} is paused: no worker claims its jobs.", queue=queue),)
 
 
@@ -126,12 +143,14 @@ def _standing(limit: Mapping[str, Any], using: str) -> _Standing:
     )
 
 
-def _for_a_slot(job: Any, using: str) -> Iterator[str]:
+def _for_a_slot(job: Any, using: str, paused: Collection[str]) -> Iterator[str]:
     limit = next((one for one in redacted_member(job, "limits") or () if one["id"] == job.blocked_by[:ID]), None)
     if limit is None:
         yield Message("Is blocked by what is none of its own: `manage.py jobs verify --fix` fixes that.")
         return
-    partition, weight, now = short_partition(limit), limit.get("weight", 1), _standing(limit, using)
+    partition, now, line = short_partition(limit), _standing(limit, using), None
+    if job.blocked_by == limit["id"]:
+        line = Lines(using, Place.of(job), paused=paused).of(limit["id"])
     if now.is_full:
         used, most = f"{now.used:,}", f"{now.running:,}"
         yield Message("Waits for a slot of {key}: {count} of {most} in use.", key=partition, count=used, most=most)
@@ -146,10 +165,12 @@ def _for_a_slot(job: Any, using: str) -> Iterator[str]:
         if opens_at is not None and opens_at > database_now(using):
             yield Message("The next may start at {moment}.", moment=full(opens_at))
     if not now.is_full and not now.is_early:
-        yield Message("Waits for its turn of {key}: a slot is free.", key=partition)
-    if weight > 1:
-        yield Message("It takes {count} slots.", count=f"{weight:,}")
-    yield _before(job, using, sorted(in_use(using)), in_partition=job.blocked_by != limit["id"])
+        if line is not None and line.is_empty:
+            yield Message("Waits for a worker: a slot of {key} is free.", key=partition)
+        else:
+            yield Message("Waits for its turn of {key}: a slot is free.", key=partition)
+    yield from _weight(limit)
+    yield before(job, using, in_partition=True) if line is None else line.text
 
 
 def _used(using: str, partition: str) -> tuple[int, list[UUID]]:
@@ -175,34 +196,3 @@ def _started(using: str, partition: str, seconds: int) -> int:
     since = database_now(using) - timedelta(seconds=seconds)
     found: int | None = started_since(using, since).filter(partition=partition).aggregate(n=Sum("weight"))["n"]
     return found or 0
-
-
-def _available(using: str, queues: Collection[str]) -> QuerySet[Any]:
-    return Job.objects.using(using).filter(state=JobState.AVAILABLE, finished_at=None, queue__in=queues)
-
-
-def _before(job: Any, using: str, queues: Collection[str], *, in_partition: bool = False) -> str:
-    """Say how many jobs that the same thing blocks have their turn before this one. Three statements."""
-    rows = _available(using, queues).filter(blocked_by=job.blocked_by)
-    same, since = rows.filter(priority=job.priority), job.enqueued_at or job.created_at
-    # Three ranges of the index, so that no statement reads the jobs behind this one.
-    parts: tuple[QuerySet[Any], ...] = (
-        rows.filter(priority__gt=job.priority),
-        same.filter(enqueued_at__lt=since),
-        same.filter(enqueued_at=since, pk__lt=job.pk),
-    )
-    count = sum(part.order_by()[: MOST_COUNTED + 1].count() for part in parts)
-    say = partial(Message, count=f"{min(count, MOST_COUNTED):,}")
-    if in_partition:
-        none, one = (
-            say("No job in its partition of the queue waits before it."),
-            say("1 job in its partition of the queue waits before it."),
-        )
-        several, more = (
-            say("{count} jobs in its partition of the queue wait before it."),
-            say("More than {count} jobs in its partition of the queue wait before it."),
-        )
-    else:
-        none, one = say("No job waits before it."), say("1 job waits before it.")
-        several, more = say("{count} jobs wait before it."), say("More than {count} jobs wait before it.")
-    return more if count > MOST_COUNTED else several if count > 1 else one if count else none

@@ -20,6 +20,8 @@ class JobRow(Protocol):
     args: Any
     meta: Any
     limits: Any
+    fair_partition: str | None
+    priority: int
     state: str
     key: str | None
     attempt: int

@@ -124,7 +124,7 @@ def test_a_jobs_page_says_what_it_waits_for(admin_client, waiting):
 def test_explain_says_whether_a_job_would_wait(admin_client, waiting, handlers):
     job("u", limit=ONE)(lambda n: None)
     text = seen(admin_client, reverse("admin:django_ojs_unique_explain"), type="u", args='{"n": 1}')
-    assert "Would wait for a slot of args.n 1: 1 of 1 in use; 2 waiting." in text
+    assert "Would wait for a slot of args.n 1: 1 of 1 in use. 2 jobs wait before it." in text
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ def test_sentences_are_said_in_the_language_of_the_visitor(admin_client, waiting
         text = seen(admin_client, job_page(second))
         assert f"Wartet auf einen Platz von args.n 1: 1 von 1 belegt. Belegt durch {first}. Kein Job wartet vor" in text
         text = seen(admin_client, reverse("admin:django_ojs_unique_explain"), type="u", args='{"n": 1}')
-        numbers = "1 von 1 belegt, 0 von 9 in der letzten Minute begonnen; 2 wartend."
+        numbers = "1 von 1 belegt, 0 von 9 in der letzten Minute begonnen. 2 Jobs warten vor ihm."
         assert f"Würde auf einen Platz von args.n 1 warten: {numbers}" in text
         assert "args.n 1 gleichzeitig / 1 gleichzeitig, 9 je Minute nein" in seen(admin_client, LIST)
 

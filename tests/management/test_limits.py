@@ -115,11 +115,11 @@ def test_show_says_what_a_job_waits_for(waiting):
 
 def test_explain_says_whether_an_enqueue_would_wait(waiting, handlers):
     job("u", limit=ONE)(lambda n: None)
-    assert "limit:          Would wait for a slot of args.n 1: 1 of 1 in use; 2 waiting." in jobs(
+    assert "limit:          Would wait for a slot of args.n 1: 1 of 1 in use. 2 jobs wait before it." in jobs(
         "explain", "u", "--args", '{"n": 1}'
     )
     assert answer("explain", "u", "--args", '{"n": 3}')["waits_for"] == [
-        "Would have a slot of args.n 3: 0 of 1 in use; 0 waiting."
+        "Would have a slot of args.n 3: 0 of 1 in use. No job waits before it."
     ]
     assert answer("explain", "plain")["waits_for"] == []
 

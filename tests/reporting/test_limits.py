@@ -11,11 +11,11 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs_unique import Limit, job
-from django_ojs_unique.models import Job, LimitOverride, LimitPartition
-from django_ojs_unique.reporting import limit_waits, limits
+from django_ojs_unique.models import Job, LimitOverride, LimitPartition, Queue
+from django_ojs_unique.reporting import limit_waits, limits, line
 from django_ojs_unique.reporting.limit_waits import waits_for
 from django_ojs_unique.reporting.limits import Numbers, partitions_of, waiting_partitions
-from tests.support.limits import done, enqueue, take
+from tests.support.limits import ONE, done, enqueue, take
 from tests.support.secrets import SECRET, assert_hidden
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -144,9 +144,9 @@ def test_others_wait_for_nothing():
 
 
 def test_the_count_stops(monkeypatch):
-    monkeypatch.setattr(limit_waits, "MOST_COUNTED", 2)
+    monkeypatch.setattr(line, "MOST_COUNTED", 2)
     *_, last = [enqueue(1) for _ in range(5)]
-    assert "More than 2 jobs wait before it." in waits(last)
+    assert "2 or more jobs wait before it." in waits(last)
 
 
 def test_what_a_job_waits_for_takes_few_statements_whatever_waits(django_assert_max_num_queries):
@@ -156,6 +156,110 @@ def test_what_a_job_waits_for_takes_few_statements_whatever_waits(django_assert_
     row = Job.objects.get(pk=last)
     with django_assert_max_num_queries(12):
         assert waits_for(row, "default")
+
+
+# What a job would wait for
+
+
+def meets(n: Any = 1, limit: Any = ONE, **options: Any) -> str:
+    return " ".join(limit_waits.would_meet(Job.objects.explain("t", {"n": n}, limit=limit, **options), "default"))
+
+
+HAVE = "Would have a slot of args.n 1: 0 of 1 in use. No job waits before it."
+TURN = "Would wait for its turn of args.n 1: a slot is free, 0 of 1 in use."
+
+
+@pytest.mark.every_database
+def test_it_would_have_a_slot_only_if_one_is_free_and_nobody_waits_before_it():
+    assert meets() == HAVE
+    enqueue(1), enqueue(1), enqueue(2)
+    assert meets() == f"{TURN} 2 jobs wait before it.", "no worker has looked at their limits yet"
+    runs = take()
+    assert meets() == "Would wait for a slot of args.n 1: 1 of 1 in use. 1 job waits before it."
+    enqueue(1)
+    assert meets() == "Would wait for a slot of args.n 1: 1 of 1 in use. 2 jobs wait before it."
+    done(*runs)
+    assert meets() == f"{TURN} 2 jobs wait before it."
+    assert meets(priority=1) == HAVE
+    assert meets(2) == HAVE.replace("args.n 1", "args.n 2")
+
+
+@pytest.mark.every_database
+def test_a_rate_with_free_starts_is_said_to_be_free():
+    limit = Limit(key=["args.n"], per_minute=2)
+    free = "0 of 2 started in the last minute."
+    assert meets(limit=limit) == f"Would have a slot of args.n 1: {free} No job waits before it."
+    enqueue(1, limit)
+    assert meets(limit=limit) == (f"Would wait for its turn of args.n 1: a slot is free, {free} 1 job waits before it.")
+    enqueue(1, limit), take()
+    assert meets(limit=limit).startswith("Would wait for a slot of args.n 1: 2 of 2 started in the last minute. No job")
+
+
+@pytest.mark.every_database
+def test_jobs_of_other_queues_wait_before_it_unless_these_are_paused():
+    enqueue(1, queue="other"), enqueue(1, queue="other")
+    Job._base_manager.filter(pk=enqueue(1)).update(limits="written manually")
+    (run,) = take(queues=["other"])
+    take(queues=["other"]), done(run)
+    assert meets() == f"{TURN} 1 job waits before it."
+    assert meets(queue="third") == f"{TURN} 1 job waits before it."
+    Queue.objects.pause("other")
+    assert meets() == HAVE
+
+
+def test_jobs_that_it_would_replace_do_not_wait_before_it():
+    enqueue(1, unique={"keys": ["type"], "on_conflict": "replace"})
+    assert meets(unique={"keys": ["type"], "on_conflict": "replace"}) == HAVE
+    assert meets() == f"{TURN} 1 job waits before it."
+
+
+@pytest.mark.every_database
+def test_jobs_of_a_fair_queue_take_turns_with_it(settings):
+    settings.OJS_UNIQUE = {"FAIR_QUEUES": {"fair": ["args.n"]}}
+    limit = Limit(name="all", running=1)
+    for n in (1, 2, 2):
+        enqueue(n, limit, queue="fair")
+    turns = (
+        "Would wait for its turn of all: a slot is free, 0 of 1 in use. Others that wait for it, too, and take turns"
+    )
+    assert meets(9, limit, queue="fair") == meets(9, limit) == f"{turns}: 3."
+    (run,) = take(queues=["fair"])
+    take(queues=["fair"]), done(run), enqueue(1, limit)
+    assert meets(9, limit, queue="fair") == f"{turns}: 3."
+    assert meets(9, limit, queue="fair", priority=5) == f"{turns}: 3."
+
+
+def test_a_job_that_would_be_scheduled_asks_later():
+    enqueue(1)
+    then = timezone.now() + timedelta(hours=1)
+    assert meets(scheduled_at=then) == f"Would not ask for a slot before {limit_waits.full(then)}."
+    assert meets(limit=None, scheduled_at=then) == ""
+
+
+@pytest.mark.parametrize("bound", ["MOST_NEW", "MOST_QUEUES"])
+def test_nobody_is_said_to_be_first_if_not_all_jobs_were_looked_at(monkeypatch, bound):
+    monkeypatch.setattr(line, bound, 2 if bound == "MOST_QUEUES" else 1)
+    enqueue(2), enqueue(2, queue="other")
+    assert meets() == f"{TURN} 0 or more jobs wait before it."
+
+
+def test_what_a_job_would_wait_for_takes_few_statements_whatever_waits(django_assert_max_num_queries):
+    limit = Limit(key=["args.n"], running=1, per_hour=1)
+    for n in range(50):
+        enqueue(n % 3, limit, queue=f"q{n}")
+    explained = Job.objects.explain("t", {"n": 1}, limit=limit)
+    with django_assert_max_num_queries(11):
+        assert limit_waits.would_meet(explained, "default")
+
+
+def test_of_a_free_slot_nobody_waits_for_a_job_waits_for_a_worker_only():
+    enqueue(1)
+    second = enqueue(1)
+    runs = take()
+    take(), done(*runs)
+    assert waits(second) == "Waits for a worker: a slot of args.n 1 is free. No job waits before it."
+    enqueue(1, priority=3)
+    assert waits(second) == "Waits for its turn of args.n 1: a slot is free. 1 job waits before it."
 
 
 # The limits by name
