@@ -24,7 +24,6 @@ from ..reporting.overview import LONG_WAIT, Overview, overview
 from ..reporting.queues import now as queues_now
 from ..reporting.text import harmless
 from ..reporting.times import SPANS, Span
-from ..reporting.unclaimed import named
 from ..reporting.waits import SAMPLE, Spread
 from .base import may_view, render
 from .charts import HEIGHT, WIDTH, Chart, chart, draw, jobs_chart, waits_chart
@@ -98,7 +97,7 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "sample": SAMPLE,
         "stranded": [harmless(name) for name in seen.stranded],
         "misspelt": list(map(translate, seen.misspelt)),
-        "unknown_types": translate(named(seen.unknown_types)) if seen.unknown_types else "",
+        "unknown_types": translate(seen.unknown.named) if seen.unknown.types else "",
         "workers": [worker_cells(worker, seen.running.get(worker.row.pk, ()), now) for worker in seen.workers or ()],
         "most_running": workers.MOST_RUNNING,
         "running_cut": sum(map(len, seen.running.values())) >= workers.MOST_RUNNING,

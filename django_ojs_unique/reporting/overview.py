@@ -13,7 +13,7 @@ from .failures import Failures, failures
 from .queues import MOST_QUEUES, Now, QueueReport, declared, queues, together
 from .text import count_text
 from .times import Span
-from .unclaimed import unknown_types
+from .unclaimed import Unknown, unknown_types
 from .waits import Spread, Waits, waits
 from .workers import WorkerReport, is_stranded, misspelt, running, taken_by_running, workers
 
@@ -53,7 +53,7 @@ class Overview:
     """The whole system. ``now``: what is unfinished in all queues. ``more_queues``: how many are left out.
 
     ``workers``: None if they were not asked for. ``running``: the jobs that run now, by worker; empty without workers.
-    ``unknown_types``: the types of waiting jobs that have no handler in this process.
+    ``unknown``: the types of waiting jobs that have no handler in this process.
     """
 
     now: Now
@@ -65,7 +65,7 @@ class Overview:
     activity: Activity
     waits: Waits
     has_jobs: bool
-    unknown_types: Sequence[str]
+    unknown: Unknown
 
     @property
     def more_text(self) -> str:
@@ -97,8 +97,10 @@ def overview(using: str, span: Span, now: datetime, *, with_workers: bool = True
     names.update(queue for queue, _ in happened.by_queue)
     found = queues(using, names)
     shown = sorted(found, key=lambda queue: not queue.unfinished)[:MOST_QUEUES]
+    all_queues = together(found)
+    unknown = unknown_types(Job.objects.using(using), [queue.name for queue in found if queue.waiting])
     return Overview(
-        now=together(found),
+        now=all_queues,
         queues=[
             QueueActivity(
                 queue,
@@ -118,5 +120,5 @@ def overview(using: str, span: Span, now: datetime, *, with_workers: bool = True
         has_jobs=any(queue.unfinished for queue in found)
         or any(happened.enqueued)
         or Job.objects.using(using).exists(),
-        unknown_types=unknown_types(Job.objects.using(using), [queue.name for queue in shown if queue.waiting]),
+        unknown=unknown._replace(is_cut=unknown.is_cut or all_queues.is_cut),
     )

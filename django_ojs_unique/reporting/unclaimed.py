@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Collection
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 from django.db import connections
 from django.db.models import QuerySet
 
 from ..db.clock import database_now
+from ..db.time_limit import TimeLimitReached, time_limit
 from ..exceptions import Message, nearest
 from ..handlers.registry import registry
 from ..ojs.states import WAITING, JobState
@@ -16,9 +20,30 @@ from .queues import in_code, in_use, used
 from .text import harmless
 from .workers import misspelt, taken_by_running, untaken, workers
 
-MOST_AT_HEAD, MOST_IN_HEADS, MOST_HEADS = 1_000, 10_000, 100
-"""How many jobs are looked at in one queue and in all queues, and how many queues."""
+MOST_IN_HEADS, MOST_HEADS = 10_000, 100
+"""How many jobs are looked at in all queues, and how many queues."""
+LONGEST = timedelta(seconds=5)
+"""How long a look at all waiting jobs may take."""
 MOST_NAMED = 10
+
+
+class Unknown(NamedTuple):
+    """The types, sorted, of waiting jobs that have no handler in this process; ``is_cut``: there may be others."""
+
+    types: list[str]
+    is_cut: bool
+
+    @property
+    def named(self) -> str:
+        """The first `MOST_NAMED` types as `meant` names them, and how many more there are."""
+        more = len(self.types) - MOST_NAMED
+        rest = []
+        if more > 0:
+            template = Message("and at least {count} more") if self.is_cut else Message("and {count} more")
+            rest = [Message(template, count=f"{more:,}")]
+        elif self.is_cut:
+            rest = [Message("and perhaps others")]
+        return Message.joined(", ", [*map(meant, self.types[:MOST_NAMED]), *rest])
 
 
 def nobody(job: Any, using: str) -> str:
@@ -45,24 +70,42 @@ def doubt(using: str, name: str) -> str:
     return f"Nothing knows the queue {name!r}: no job, no worker, no handler. {meant}"
 
 
-def unknown_types(jobs: QuerySet[Any], queues: Iterable[str]) -> list[str]:
-    """Return, sorted, the types of the jobs at the heads of these queues that have no handler in this process.
+def every_unknown_type(jobs: QuerySet[Any], queues: Collection[str]) -> Unknown:
+    """Look at all waiting jobs; if that takes longer than `LONGEST`, at those that `unknown_types` looks at.
 
-    Such jobs stay at the head, as workers with the same handlers do not claim them. One statement, by an index.
+    One statement, or two. It reads the row of each available job.
+    """
+    available = jobs.filter(finished_at=None, state=JobState.AVAILABLE).order_by()
+    with suppress(TimeLimitReached), time_limit(jobs.db, LONGEST.total_seconds()):
+        return Unknown(sorted(set(available.values_list("type", flat=True).distinct()).difference(registry)), False)
+    return unknown_types(jobs, queues)._replace(is_cut=True)
+
+
+def unknown_types(jobs: QuerySet[Any], queues: Collection[str]) -> Unknown:
+    """Look at the jobs at the heads of these queues, for types that have no handler in this process.
+
+    Such jobs come to the head and stay there, as workers with the same handlers do not claim them. One statement, by an
+    index.
     """
     names = list(queues)[:MOST_HEADS]
     if not names:
-        return []
-    most = min(MOST_AT_HEAD, MOST_IN_HEADS // len(names))
+        return Unknown([], False)
+    most = MOST_IN_HEADS // len(names)
     head = (
         f"SELECT type FROM {jobs.model._meta.db_table} WHERE finished_at IS NULL"
         f" AND state = '{JobState.AVAILABLE}' AND queue = %s"
         f" ORDER BY blocked_by, priority DESC, enqueued_at, id LIMIT {most}"
     )
-    heads = " UNION ".join(f"SELECT DISTINCT type FROM ({head}) head_{number}" for number in range(len(names)))
+    heads = [f"SELECT {n}, type, COUNT(*) FROM ({head}) head_{n} GROUP BY type" for n in range(len(names))]
+    seen: Counter[int] = Counter()
+    found = set()
     with connections[jobs.db].cursor() as cursor:
-        cursor.execute(heads, names)
-        return sorted({type for (type,) in cursor.fetchall()}.difference(registry))
+        cursor.execute(" UNION ALL ".join(heads), names)
+        for number, type, count in cursor.fetchall():
+            found.add(type)
+            seen[number] += count
+    is_cut = len(queues) > MOST_HEADS or any(count >= most for count in seen.values())
+    return Unknown(sorted(found.difference(registry)), is_cut)
 
 
 def meant(type: str) -> str:
@@ -71,10 +114,3 @@ def meant(type: str) -> str:
     if not close:
         return harmless(type)
     return Message("{type} (did you mean {name}?)", type=harmless(type), name=repr(close))
-
-
-def named(types: Sequence[str]) -> str:
-    """Name the first `MOST_NAMED` types as `meant` does, and say how many more there are."""
-    more = len(types) - MOST_NAMED
-    rest = [Message("and {count} more", count=f"{more:,}")] if more > 0 else []
-    return Message.joined(", ", [*map(meant, types[:MOST_NAMED]), *rest])

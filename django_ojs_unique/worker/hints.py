@@ -17,7 +17,7 @@ from ..ojs.names import matches
 from ..ojs.states import INCOMPLETE
 from ..reporting.queues import in_code, used
 from ..reporting.text import harmless
-from ..reporting.unclaimed import named, unknown_types
+from ..reporting.unclaimed import unknown_types
 from .queues import QueueFilter
 
 logger = logging.getLogger("django_ojs_unique.worker")
@@ -25,8 +25,9 @@ logger = logging.getLogger("django_ojs_unique.worker")
 
 def tell_of_unknown_types(jobs: QuerySet[Any], queues: QueueFilter) -> None:
     """Log the types of jobs that wait in these queues and have no handler here."""
-    if types := unknown_types(jobs, queues.waiting(jobs)):
-        logger.warning("Jobs wait for handlers that are not here: %s.", named(types))
+    unknown = unknown_types(jobs, queues.waiting(jobs))
+    if unknown.types:
+        logger.warning("Jobs wait for handlers that are not here: %s.", unknown.named)
 
 
 def tell_of_queues(using: str, queues: QueueFilter) -> None:

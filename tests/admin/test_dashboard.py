@@ -80,7 +80,7 @@ def test_it_shows_workers_and_warns_of_jobs_that_none_of_them_takes(admin_client
     assert "No worker takes these queues: emails . Jobs wait there, and no running worker takes them." in shown
 
 
-def test_it_names_types_without_a_handler_and_the_names_that_were_meant(admin_client, handlers):
+def test_it_names_types_without_a_handler_and_the_names_that_were_meant(admin_client, handlers, monkeypatch):
     declare("email.sent")(lambda: None)
     worker("w", heard=timezone.now(), queues=["email"])
     job(timezone.now(), queue="emails")
@@ -89,6 +89,10 @@ def test_it_names_types_without_a_handler_and_the_names_that_were_meant(admin_cl
     assert "in which there is no job: was &#x27;emails&#x27; meant?" in shown
     declare("email.send")(lambda: None)
     assert "No handler here" not in text(admin_client)
+    cut = "The first waiting jobs have handlers here; not all were looked at."
+    assert cut not in text(admin_client)
+    monkeypatch.setattr("django_ojs_unique.reporting.unclaimed.MOST_IN_HEADS", 1)
+    assert cut in text(admin_client)
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from django_ojs_unique.ojs.states import TERMINAL
 from django_ojs_unique.reporting import bounded
 from django_ojs_unique.reporting import workers as report
 from django_ojs_unique.reporting.text import age, harmless
+from django_ojs_unique.reporting.unclaimed import Unknown
 from django_ojs_unique.signals import job_cancelled
 from tests.support.rows import insert
 
@@ -712,6 +713,19 @@ def test_queues_are_shown_with_their_counts_their_pause_and_their_limit():
     assert heading.split() == ["queue", "available", "active", "scheduled", "retryable", "pending", "paused", "limit"]
     assert emails.split() == ["emails", "3", "0", "1", "0", "0", "-", "2"]
     assert reports.split() == ["reports", "0", "0", "0", "0", "0", "3d", "ago", "5/s"]
+
+
+@pytest.mark.parametrize("types", [[], ["a"]])
+def test_of_too_many_jobs_it_is_said_that_not_all_were_asked_for_their_handlers(types, monkeypatch):
+    a_worker("h:1:a", ["*"])
+    a_job()
+    monkeypatch.setattr(show_system, "every_unknown_type", lambda *given: Unknown(types, True))
+    (said,) = separately("queues")[1].splitlines()
+    assert said == (
+        "No handler here: a, and perhaps others. Such jobs wait for workers that have one."
+        if types
+        else "The first jobs of the queues have handlers here; to look at all of them takes too long."
+    )
 
 
 @pytest.mark.parametrize("command", ["queues", "workers"])

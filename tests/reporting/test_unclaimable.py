@@ -1,16 +1,21 @@
 """What nobody takes: types without a handler here, queues without a worker, names that are misspelt."""
 
+from contextlib import contextmanager
+
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs_unique import job as declare
+from django_ojs_unique.db.time_limit import time_limit
 from django_ojs_unique.models import Job
+from django_ojs_unique.reporting import queues as queues_module
 from django_ojs_unique.reporting import unclaimed as module
 from django_ojs_unique.reporting import workers as workers_module
 from django_ojs_unique.reporting.overview import overview
-from django_ojs_unique.reporting.unclaimed import named, nobody, unknown_types
+from django_ojs_unique.reporting.unclaimed import Unknown, every_unknown_type, nobody, unknown_types
 from django_ojs_unique.reporting.workers import misspelt, taken_by_running, untaken, workers
+from tests.db.test_time_limit import ENDLESS
 from tests.reporting.test_queues import HOUR
 from tests.support.past import NOW, ago, job, worker
 
@@ -32,21 +37,44 @@ def test_types_without_a_handler_here_are_found_by_one_statement(handlers, djang
     for state in ("active", "scheduled", "retryable", "pending", "completed"):
         of_type("e.other_state", queue="one", state=state)
     with django_assert_num_queries(1):
-        assert unknown_types(Job.objects.all(), ["one", "two"]) == ["b.one", "b.two", "c.both"]
+        assert unknown_types(Job.objects.all(), ["one", "two"]) == Unknown(["b.one", "b.two", "c.both"], False)
     with django_assert_num_queries(0):
-        assert unknown_types(Job.objects.all(), []) == []
+        assert unknown_types(Job.objects.all(), []) == Unknown([], False)
+    assert every_unknown_type(Job.objects.all(), []) == Unknown(["b.one", "b.two", "c.both", "d.elsewhere"], False)
 
 
 def test_only_the_head_of_each_queue_and_only_some_queues_are_looked_at(monkeypatch):
-    monkeypatch.setattr(module, "MOST_AT_HEAD", 2)
+    monkeypatch.setattr(module, "MOST_IN_HEADS", 2)
     of_type("z.last", at=ago(minutes=1))
     of_type("y.first", at=ago(minutes=3))
     of_type("x.urgent", at=ago(minutes=0), priority=5)
-    assert unknown_types(Job.objects.all(), ["default"]) == ["x.urgent", "y.first"]
-    monkeypatch.setattr(module, "MOST_IN_HEADS", 2)
-    assert unknown_types(Job.objects.all(), ["default", "other"]) == ["x.urgent"]
+    assert unknown_types(Job.objects.all(), ["default"]) == Unknown(["x.urgent", "y.first"], True)
+    assert unknown_types(Job.objects.all(), ["default", "other"]) == Unknown(["x.urgent"], True)
     monkeypatch.setattr(module, "MOST_HEADS", 1)
-    assert unknown_types(Job.objects.all(), ["other", "default"]) == []
+    assert unknown_types(Job.objects.all(), ["other", "default"]) == Unknown([], True)
+    assert every_unknown_type(Job.objects.all(), ["default"]) == Unknown(["x.urgent", "y.first", "z.last"], False)
+
+
+@pytest.mark.every_database
+@pytest.mark.django_db(transaction=True)
+def test_what_takes_too_long_is_looked_for_at_the_heads_only(monkeypatch, handlers):
+    of_type("y.first")
+
+    @contextmanager
+    def over(using, seconds):
+        with time_limit(using, 0.01), connection.cursor() as cursor:
+            cursor.execute(ENDLESS)
+            yield
+
+    monkeypatch.setattr(module, "time_limit", over)
+    assert every_unknown_type(Job.objects.all(), ["default"]) == Unknown(["y.first"], True)
+
+
+def test_the_overview_says_if_there_may_be_others(monkeypatch):
+    of_type("y.first"), of_type("y.first")
+    assert overview("default", HOUR, NOW).unknown == Unknown(["y.first"], False)
+    monkeypatch.setattr(queues_module, "MOST_QUEUES", 1)
+    assert overview("default", HOUR, NOW).unknown.is_cut
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL says how it would read")
@@ -63,10 +91,12 @@ def test_the_heads_are_read_by_the_index_of_the_claim():
 
 def test_strangers_are_named_with_the_type_that_was_meant_and_not_without_end(handlers):
     declare("letter.count")(lambda: None)
-    assert named(["letter.cuont"]) == "letter.cuont (did you mean 'letter.count'?)"
-    many = named([f"x{number}" for number in range(1_012)])
-    assert many.startswith("x0, x1, ")
-    assert many.endswith("x9, and 1,002 more")
+    assert Unknown(["letter.cuont"], False).named == "letter.cuont (did you mean 'letter.count'?)"
+    assert Unknown(["other"], True).named == "other, and perhaps others"
+    many = Unknown([f"x{number}" for number in range(1_012)], False)
+    assert many.named.startswith("x0, x1, ")
+    assert many.named.endswith("x9, and 1,002 more")
+    assert many._replace(is_cut=True).named.endswith("x9, and at least 1,002 more")
 
 
 @pytest.mark.parametrize(
@@ -131,6 +161,6 @@ def test_the_overview_names_strangers_and_misspelt_queues(handlers):
     worker(queues=["email"])
     job(NOW, queue="emails")
     seen = overview("default", HOUR, NOW)
-    assert seen.unknown_types == ["email.send"]
+    assert seen.unknown == Unknown(["email.send"], False)
     assert seen.misspelt == ["One takes 'email', in which there is no job: was 'emails' meant?"]
     assert overview("default", HOUR, NOW, with_workers=False).misspelt == []

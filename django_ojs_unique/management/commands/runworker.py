@@ -28,10 +28,12 @@ from ...models import Job
 from ...ojs.states import TIMED, JobState
 from ...ojs.words import counted
 from ...progress import progress
+from ...reporting.unclaimed import every_unknown_type
 from ...worker import QueueFilter, Summary, Supervisor, Worker, unfinished
 from ...worker.children import end_at_once
 from ...worker.loop import refuse_open_transactions
 from ...worker.outages import DATABASE_FAILED
+from ...worker.queues import waiting_queues
 from ...worker.stop_signals import heeded
 from ..arguments import require_tables
 from ..metrics import metered, require_ports
@@ -259,14 +261,9 @@ class Command(BaseCommand):
         later = jobs.filter(state__in=sorted(TIMED), run_at__gt=database_now(jobs.db)).count()
         if later:
             self._say(f"Waiting for their time: {counted(later, 'job')}.")
-        unknown_types = sorted(
-            jobs.filter(state=JobState.AVAILABLE)
-            .exclude(type__in=list(registry))
-            .values_list("type", flat=True)
-            .distinct()[:5]
-        )
-        if unknown_types:
-            self._say(self.style.WARNING(f"Jobs wait for handlers that are not here: {', '.join(unknown_types)}."))
+        unknown = every_unknown_type(jobs, waiting_queues(jobs))
+        if unknown.types:
+            self._say(self.style.WARNING(f"Jobs wait for handlers that are not here: {unknown.named}."))
 
 
 def _numbered(options: dict[str, Any], number: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ...models import CronJob
 from ...ojs.states import JobState
 from ...reporting.queues import UNFINISHED, QueueReport, queues
 from ...reporting.text import age, distance, limits_text
-from ...reporting.unclaimed import named, unknown_types
+from ...reporting.unclaimed import every_unknown_type
 from ...reporting.workers import (
     MOST_WORKERS,
     Taken,
@@ -88,8 +88,11 @@ class Around(Watched):
             for one in stranded:
                 problem = untaken(one.name, taken).removesuffix(".")
                 self.warn(f"{problem}; {one.waiting:,} available in it. {misspelt(one.name, present, used)}".rstrip())
-        if types := unknown_types(self.jobs, [one.name for one in found if one.waiting]):
-            self.warn(f"No handler here: {named(types)}. Such jobs wait for workers that have one.")
+        unknown = every_unknown_type(self.jobs, [one.name for one in found if one.waiting])
+        if unknown.types:
+            self.warn(f"No handler here: {unknown.named}. Such jobs wait for workers that have one.")
+        elif unknown.is_cut:
+            self.warn("The first jobs of the queues have handlers here; to look at all of them takes too long.")
 
 
 class Queues(Around):
