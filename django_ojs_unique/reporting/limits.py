@@ -111,10 +111,10 @@ class PartitionReport:
 def limits(using: str) -> list[LimitReport]:
     """Return the limits that are in use, declared or set by operators, sorted by name.
 
-    At most seven statements; three while no job has a limit.
+    At most seven statements; four while no job has a limit.
     """
     used = _used(using)
-    partitions, is_cut = _partitions(using, with_running=bool(used))
+    partitions, is_cut = _partitions(using)
     overrides = {row.name: row for row in LimitOverride.objects.using(using).order_by("name")[:MOST_NAMES]}
     by_name: dict[str, list[PartitionReport]] = defaultdict(list)
     given: dict[str, list[Numbers]] = defaultdict(list)
@@ -123,7 +123,7 @@ def limits(using: str) -> list[LimitReport]:
         given[partition.name] += [partition.numbers] if partition.numbers else []
     examples = [some[0].job for name, some in by_name.items() if not given[name]]
     for job in _jobs(using, examples):
-        for limit in job.limits or ():
+        for limit in _readable(job.limits):
             given[limit["name"]].append(Numbers.of(limit))
     for name, numbers in _declared():
         given[name].append(numbers)

@@ -318,7 +318,7 @@ def test_the_limits_take_few_statements_whatever_there_is():
             limits.limits("default")
         return len(queries)
 
-    assert count() == 3
+    assert count() == 4
     enqueue(1), enqueue(1)
     take(), take()
     few = count()
@@ -399,6 +399,13 @@ def test_a_partition_whose_job_has_ended_meanwhile_is_left_out(monkeypatch):
     take()
     monkeypatch.setattr(limits, "_jobs", lambda *given: [])
     assert partitions_of("default", "args.n", 10) == []
+
+
+def test_a_run_counts_also_if_its_partition_has_no_row_any_more():
+    enqueue(1)
+    take()
+    LimitPartition.objects.all().delete()
+    assert by_name()["args.n"].running == 1
 
 
 def test_a_partition_without_a_row_is_named_by_its_jobs():
