@@ -117,7 +117,8 @@ class QueueAdmin(NumbersAdmin):
             visibility, rows = visibility_of(self, request), listed["cl"].result_list
             from ..reporting.queues import unfinished
 
-            counts = _seen(visibility, rows) if visibility.is_narrowed else unfinished(listed["cl"].queryset.db)
+            names, using = [row.name for row in rows], listed["cl"].queryset.db
+            counts = _seen(visibility, names) if visibility.is_narrowed else unfinished(using, names)
             for row in rows:
                 row.unfinished = counts.get(row.name, 0)
         return response
@@ -197,7 +198,7 @@ def _named(message: str, names: list[str]) -> str:
     return message.format(count=len(names), names=", ".join(names))
 
 
-def _seen(visibility: Visibility, rows: Iterable[Queue]) -> dict[str, int]:
+def _seen(visibility: Visibility, names: Iterable[str]) -> dict[str, int]:
     """Count the unfinished jobs of some queues that somebody may see who may not see all."""
-    jobs = visibility.jobs.filter(queue__in=[row.name for row in rows], finished_at=None).order_by()
+    jobs = visibility.jobs.filter(queue__in=names, finished_at=None).order_by()
     return dict(jobs.values_list("queue").annotate(count=Count("*")))

@@ -123,6 +123,11 @@ class Dialect:
         return Table(self)
 
     @staticmethod
+    def select_texts(texts: Sequence[str]) -> tuple[str, list[Any]]:
+        """Return SQL that selects some texts, which are one or more, and its parameters."""
+        return " UNION ALL ".join(["SELECT %s"] * len(texts)), list(texts)
+
+    @staticmethod
     def quote(name: str) -> str:
         """Return a name as an identifier."""
         return f'"{name}"'

@@ -142,6 +142,10 @@ class PostgreSQL(Dialect):
     finds_fronts = True
     keeps_unicode_in_json = True
 
+    @staticmethod
+    def select_texts(texts: Sequence[str]) -> tuple[str, list[Any]]:
+        return "SELECT unnest(%s::text[])", [list(texts)]  # many parts would be compiled, for seconds
+
     @property
     def repeats_reads(self) -> bool:  # type: ignore[override]
         return bool((self.connection.isolation_level or 0) > _READ_COMMITTED)  # type: ignore[attr-defined]

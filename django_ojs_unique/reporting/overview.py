@@ -92,11 +92,12 @@ def overview(using: str, span: Span, now: datetime, *, with_workers: bool = True
     present = workers(using, now) if with_workers else None
     taken = [] if present is None else taken_by_running(using, now, present)
     happened, waited = activity(using, span, now), waits(using, span, now)
-    names = declared()
+    own = declared()
+    names = {*own}
     names.update(name for worker in present or () for name in worker.names)
     names.update(queue for queue, _ in happened.by_queue)
     found = queues(using, names)
-    shown = sorted(found, key=lambda queue: not queue.unfinished)[:MOST_QUEUES]
+    shown = sorted(found, key=lambda queue: (not queue.unfinished, queue.name not in own))[:MOST_QUEUES]
     all_queues = together(found)
     unknown = unknown_types(Job.objects.using(using), [queue.name for queue in found if queue.waiting])
     return Overview(

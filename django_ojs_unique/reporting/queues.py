@@ -111,12 +111,12 @@ def queues(using: str, names: Iterable[str] = (), *, exact: bool = False) -> lis
     Two statements, and a third if more than `MOST_QUEUES` have jobs. ``exact`` counts every job of every queue, in a
     time that depends on their number; ``oldest`` is None then.
     """
-    found = _every_queue(using) if exact else _bounded(using)
-    if not exact and _is_cut(found) and (others := {*names} - found.keys()):
-        found |= _bounded(using, sorted(others))
     runs = stopped(using, queue=OuterRef("name")).values("queue").annotate(count=Count("pk")).values("count")
-    stored = Queue.objects.using(using).annotate(stopped=Subquery(runs)).order_by("name")
-    rows = {row.name: row for row in stored[: NO_BOUND if exact else MOST_QUEUES]}
+    stored = Queue.objects.using(using).annotate(stopped=Subquery(runs))
+    rows = {row.name: row for row in stored}
+    found = _every_queue(using) if exact else _bounded(using)
+    if not exact and _is_cut(found) and (others := {*names, *rows} - found.keys()):
+        found |= _bounded(using, sorted(others))
     reports = []
     for name in sorted({*found, *rows, *names}):
         row, seen = rows.get(name, Queue(name=name)), found.get(name, QueueReport(name))
@@ -149,9 +149,12 @@ def together(found: Iterable[QueueReport]) -> Now:
     return Now(depth, name, id, since, is_cut, is_cut or any(each.waits_cut for each in seen.values()))
 
 
-def unfinished(using: str) -> dict[str, int]:
-    """Return the number of unfinished jobs by queue, counted like `QueueReport.depth`. One statement."""
-    return {name: report.unfinished for name, report in _bounded(using).items()}
+def unfinished(using: str, names: Sequence[str]) -> dict[str, int]:
+    """Return the number of unfinished jobs by queue, of those of some queues that have any. One statement, or none.
+
+    They are counted like `QueueReport.depth`.
+    """
+    return {name: report.unfinished for name, report in _bounded(using, names).items()} if names else {}
 
 
 def names(using: str, *, newest_jobs: int = 0) -> list[str]:
@@ -169,10 +172,12 @@ def in_use(using: str, most: int = MOST_QUEUES) -> set[str]:
 
 
 def _names(using: str, most: int, others: Iterable[str] = ()) -> set[str]:
-    walks = ", ".join(walked(state, most) for state in UNFINISHED)
+    walks = f"WITH RECURSIVE {', '.join(walked(state, most) for state in UNFINISHED)}"
     found = [f"SELECT queue FROM {state}_queues WHERE queue IS NOT NULL" for state in UNFINISHED]
+    if most == _NO_BOUND and not kind_of(connections[using]).walks_indexes:  # MariaDB ends a walk after 1,000 steps
+        walks, found = "", [f"SELECT DISTINCT queue FROM {live(state)}" for state in UNFINISHED]
     with connections[using].cursor() as cursor:
-        cursor.execute(f"WITH RECURSIVE {walks} {' UNION '.join([*found, *others])}")
+        cursor.execute(f"{walks} {' UNION '.join([*found, *others])}")
         return {name for (name,) in cursor.fetchall()}
 
 
@@ -227,15 +232,13 @@ def _bounded(using: str, names: Sequence[str] = ()) -> dict[str, QueueReport]:
     on the number of jobs.
     """
     connection = connections[using]
-    among = " UNION ALL ".join(["SELECT %s, 1"] * len(names))
-    walks = [
-        f"{state}_queues (queue, number) AS ({among})" if names else walked(state, MOST_QUEUES) for state in UNFINISHED
-    ]
+    among, parameters = kind_of(connection).select_texts(names) if names else ("", [])
+    walks = [f"{state}_queues (queue) AS ({among})" if names else walked(state, MOST_QUEUES) for state in UNFINISHED]
     walks += [blocks_of_queues(connection, LIMITED, MOST_BLOCKS), _BLOCKS, _PRIORITIES]
     counts = [_count(state, MOST_COUNTED) for state in UNFINISHED]
     with connection.cursor() as cursor:
         cursor.execute(
-            f"WITH RECURSIVE {', '.join(walks)} {' UNION ALL '.join([_HEADS, *counts])}", [*names] * len(UNFINISHED)
+            f"WITH RECURSIVE {', '.join(walks)} {' UNION ALL '.join([_HEADS, *counts])}", parameters * len(UNFINISHED)
         )
         rows: list[tuple[str, str, int, Any, Any]] = cursor.fetchall()
     depths: dict[str, dict[str, int]] = defaultdict(dict)

@@ -35,7 +35,7 @@ def test_unfinished_jobs_are_counted_by_state_and_the_oldest_available_one_is_na
     assert (emails.oldest, emails.waits_since) == (oldest.pk, ago(minutes=9))
     assert (emails.unfinished, emails.waiting, emails.running) == (5, 3, 1)
     assert (reports.name, reports.depth, reports.oldest) == ("reports", {"retryable": 1, "pending": 1}, None)
-    assert unfinished("default") == {"emails": 5, "reports": 2}
+    assert unfinished("default", ["emails", "reports", "none"]) == {"emails": 5, "reports": 2}
 
 
 def test_a_queue_is_in_use_with_a_job_in_any_unfinished_state():
