@@ -19,7 +19,7 @@ from ..models import Job, LimitOverride, WorkerProcess
 from ..ojs.states import JobState
 from ..reporting import workers
 from ..reporting.failures import MOST_FAILED
-from ..reporting.limits import waiting_partitions
+from ..reporting.limits import MOST_PARTITIONS, waiting_partitions
 from ..reporting.overview import LONG_WAIT, Overview, overview
 from ..reporting.queues import now as queues_now
 from ..reporting.text import harmless
@@ -90,6 +90,7 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "long_waits": [harmless(queue.queue.name) for queue in seen.queues if queue.waits_long(now)],
         "queues": [queue_cells(queue, states, span, seen.activity.edges[0], now) for queue in seen.queues],
         "waiting_partitions": partition_cells(partitions, with_links=may_view(request, LimitOverride)),
+        "most_partitions": f"{MOST_PARTITIONS:,}",
         "runs": [
             run_cells(type, runs, span) for type, runs in sorted(seen.waits.runs.items(), key=_by_median)[:MOST_TYPES]
         ],
@@ -99,6 +100,8 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "misspelt": list(map(translate, seen.misspelt)),
         "unknown_types": translate(seen.unknown.named) if seen.unknown.types else "",
         "workers": [worker_cells(worker, seen.running.get(worker.row.pk, ()), now) for worker in seen.workers or ()],
+        "most_workers": workers.MOST_WORKERS,
+        "workers_cut": len(seen.workers or ()) >= workers.MOST_WORKERS,
         "most_running": workers.MOST_RUNNING,
         "running_cut": sum(map(len, seen.running.values())) >= workers.MOST_RUNNING,
         "charts": [_with_picture(each, span) for each in _charts(seen, span)],

@@ -77,9 +77,9 @@ def standing(row: WorkerProcess, now: datetime) -> str:
     return SILENT if now - row.heartbeat_at > SILENT_AFTER else str(row.state)
 
 
-def workers(using: str, now: datetime) -> list[WorkerReport]:
-    """Return up to `MOST_WORKERS` workers, those with the latest heartbeat first. One statement."""
-    rows = WorkerProcess.objects.using(using).order_by("-heartbeat_at", "pk")[:MOST_WORKERS]
+def workers(using: str, now: datetime, *, every: bool = False) -> list[WorkerReport]:
+    """Return up to `MOST_WORKERS` workers, or ``every`` one, those with the latest heartbeat first. One statement."""
+    rows = WorkerProcess.objects.using(using).order_by("-heartbeat_at", "pk")[: None if every else MOST_WORKERS]
     return [WorkerReport(row, standing(row, now)) for row in rows]
 
 

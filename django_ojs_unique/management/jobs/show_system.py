@@ -19,7 +19,6 @@ from ...reporting.queues import UNFINISHED, QueueReport, queues
 from ...reporting.text import age, distance, limits_text
 from ...reporting.unclaimed import every_unknown_type
 from ...reporting.workers import (
-    MOST_WORKERS,
     Taken,
     WorkerReport,
     is_stranded,
@@ -138,7 +137,7 @@ class Workers(Around):
 
     def show(self) -> None:
         now = database_now(self.using)
-        found = workers(self.using, now)
+        found = workers(self.using, now, every=True)
         self.answer([{**fields(one.row), "standing": one.standing} for one in found])
         if found:
             columns = (
@@ -153,8 +152,6 @@ class Workers(Around):
             self.print_columns(columns, found)
         else:
             self.say(f"No worker runs on database {self.using!r}. `manage.py runworker` starts one.")
-        if len(found) == MOST_WORKERS:
-            self.say(f"These are the {MOST_WORKERS} that were heard last.")
         taken = taken_by_running(self.using, now, found)
         self.warn_of_what_nobody_takes(queues(self.using, exact=True), found, taken)
 
