@@ -16,7 +16,7 @@ from ..models import Job
 from ..ojs.blocking import FAIR, LIMITED, PARTITIONS, fair_blocks_of
 from ..ojs.limits import are_readable
 from ..ojs.states import JobState
-from .queues import MOST_QUEUES, in_use
+from .queues import names
 from .text import MOST_COUNTED, count_text
 
 MOST_NEW = 1_000
@@ -68,14 +68,14 @@ class Lines:
     def __init__(
         self, using: str, place: Place | None, *, paused: Collection[str], without: Collection[UUID] = ()
     ) -> None:
-        queues = in_use(using)
+        queues = {*names(using)}
         self._place = place
         self._jobs = available(using, queues.difference(paused)).exclude(pk__in=without)
         fair = self._jobs.filter(blocked_by__gt=FAIR, blocked_by__lt=PARTITIONS)
         # No worker has looked at their limits yet.
         new = [*self._before(self._jobs.filter(blocked_by=LIMITED)), fair]
         self._new = list(_first(new, MOST_NEW + 1, "blocked_by", "limits"))
-        self._is_cut = len(queues) >= MOST_QUEUES or len(self._new) > MOST_NEW
+        self._is_cut = len(self._new) > MOST_NEW
 
     def of(self, partition: str) -> Line:
         """Count the jobs that need a slot of a partition. Two statements."""
