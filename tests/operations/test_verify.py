@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.core.checks import Tags, run_checks
@@ -20,9 +21,8 @@ from django_ojs_unique.exceptions import UnknownJobType
 from django_ojs_unique.execution.leases import requeue_leased
 from django_ojs_unique.integrity import Kind, rekey, verify
 from django_ojs_unique.maintenance import timers
-from django_ojs_unique.models import Job, StoppedRun
+from django_ojs_unique.models import Job, StoppedRun, WorkerProcess
 from django_ojs_unique.ojs.states import TERMINAL, WAITING
-from django_ojs_unique.operations.integrity.columns import RULES
 from django_ojs_unique.signals import job_cancelled
 from django_ojs_unique.testing import run_jobs
 from django_ojs_unique.unique.fingerprint import SCHEME, canonical_text, fingerprint
@@ -30,9 +30,10 @@ from django_ojs_unique.unique.keys import JobKey
 from django_ojs_unique.unique.presets import resque_uniqueue
 from django_ojs_unique.worker import Worker
 from tests.support.audit import audit
+from tests.support.background import working
 from tests.support.jobs import claim, fresh, put, row
 from tests.support.limits import take
-from tests.support.processes import together
+from tests.support.processes import together, until
 from tests.support.rows import insert_all
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -461,19 +462,51 @@ def test_args_that_are_neither_an_object_nor_an_array_are_named_and_left():
     assert fresh(job).args == 7
 
 
+def an_unknown_state():
+    return by_sql(a_job(unique=BY_ARGS), state="running")
+
+
+BROKEN = [*(make for make, _ in INCONSISTENT), args_that_are_a_number, an_unknown_state]
+
+
+def good_jobs(limit=None):
+    """Enqueue jobs for a worker, and one that its upkeep must take back from a worker that has died."""
+    lost = a_job(args={"lost": 1})
+    claim(lost)
+    change(lost, lease_expires_at=timezone.now() - HOUR)
+    return [lost.pk, *(a_job(args={"n": n}, limit=limit).pk for n in (1, 1, 2))]
+
+
+def are_done(ids):
+    return set(Job.objects.filter(pk__in=ids).values_list("state", flat=True)) == {"completed"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, Limit(key=["args.n"], running=2)], ids=["plain", "limited"])
 def test_no_broken_row_ends_a_worker_or_keeps_it_from_other_jobs(handlers, limit):
     job("t")(lambda **kwargs: None)
-    of_columns = {rule.kind.name for rule in RULES}
-    for make in (*(make for make, kind in INCONSISTENT if kind in of_columns), args_that_are_a_number):
-        broken = make()
-        good = [a_job(args={"n": n}, limit=limit).pk for n in (1, 1, 2)]
+    for make in BROKEN:
+        broken, good = make(), good_jobs(limit)
         Worker().run(drain=True)
-        assert set(Job.objects.filter(pk__in=good).values_list("state", flat=True)) == {"completed"}, make
+        assert are_done(good), make
         assert Job.objects.filter(pk=broken.pk).exists()
         Job.objects.all().delete()
         StoppedRun.objects.all().delete()
+
+
+@pytest.mark.slow
+def test_a_worker_and_its_upkeep_live_beside_broken_rows_of_every_kind(handlers, caplog):
+    job("t")(lambda **kwargs: None)
+    for number, make in enumerate(BROKEN):
+        broken = make()
+        if broken.fingerprint is not None:  # so that they are no duplicates of one another
+            by_sql(broken, fingerprint=f"{number:064x}")
+    with working():
+        until(partial(are_done, good_jobs()), "the jobs beside broken rows were done")
+        now = timezone.now()
+        until(lambda: WorkerProcess.objects.filter(heartbeat_at__gt=now).exists(), "the worker was heard again")
+        until(partial(are_done, good_jobs()), "the jobs beside broken rows were done")
+    assert "A task of the worker failed" not in caplog.text
 
 
 @pytest.mark.slow
