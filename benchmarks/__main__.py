@@ -107,6 +107,14 @@ def growth(options: argparse.Namespace) -> None:
         growth.report(dsn, [size for size in (10**4, 10**6, 10**7) if size <= options.finished])
 
 
+def metrics(options: argparse.Namespace) -> None:
+    """The blocks that a scrape of the metrics reads, with a million jobs in 2,000 queues."""
+    with on_postgres("metrics"):
+        from . import metrics
+
+        metrics.report(options.finished)
+
+
 def idle(options: argparse.Namespace) -> None:
     """What an idle worker costs: CPU time, and transactions on the server."""
     with on_postgres("idle"):
@@ -196,6 +204,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
         sqlite,
         memory,
         growth,
+        metrics,
         idle,
         hosts,
         admin,
@@ -235,8 +244,8 @@ def main() -> int:
         "--finished",
         type=int,
         default=1_000_000,
-        help="enqueue, worker: finished jobs in the table for the last part; admin: jobs; growth: the most finished"
-        " jobs (default 1,000,000)",
+        help="enqueue, worker: finished jobs in the table for the last part; admin, metrics: jobs; growth: the most"
+        " finished jobs (default 1,000,000)",
     )
     parser.add_argument("--jobs", type=int, default=1_000_000, help="bulk: jobs of one iterator (default 1,000,000)")
     parser.add_argument("--peers", action="store_true", help="worker: measure other packages too, where installed")
