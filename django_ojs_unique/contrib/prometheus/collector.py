@@ -102,7 +102,7 @@ class JobsCollector(Collector):
 
 def _counted(rows: QuerySet[Any], field: str) -> dict[Any, int]:
     """Count rows by a field."""
-    return dict(rows.values_list(field).annotate(Count("pk")))
+    return dict(rows.values_list(field).annotate(number=Count("*")))
 
 
 def _of_queues(
