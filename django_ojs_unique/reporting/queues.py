@@ -174,7 +174,7 @@ def in_use(using: str, most: int = MOST_QUEUES) -> set[str]:
 def _names(using: str, most: int, others: Iterable[str] = ()) -> set[str]:
     walks = f"WITH RECURSIVE {', '.join(walked(state, most) for state in UNFINISHED)}"
     found = [f"SELECT queue FROM {state}_queues WHERE queue IS NOT NULL" for state in UNFINISHED]
-    if most == _NO_BOUND and not kind_of(connections[using]).walks_indexes:  # MariaDB ends a walk after 1,000 steps
+    if most == NO_BOUND and not kind_of(connections[using]).walks_indexes:  # MariaDB ends a walk after 1,000 steps
         walks, found = "", [f"SELECT DISTINCT queue FROM {live(state)}" for state in UNFINISHED]
     with connections[using].cursor() as cursor:
         cursor.execute(f"{walks} {' UNION '.join([*found, *others])}")

@@ -14,7 +14,7 @@ from django.db.models import Count
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy, job
-from django_ojs_unique.management.jobs import SUBCOMMANDS, change_jobs
+from django_ojs_unique.management.jobs import SUBCOMMANDS, change_jobs, show_system
 from django_ojs_unique.management.jobs.tables import table
 from django_ojs_unique.models import CronJob, Event, Job, Queue, SuppressedEnqueue, WorkerProcess
 from django_ojs_unique.ojs.states import TERMINAL
