@@ -74,7 +74,7 @@ def queue_cells(
         "waited": [seconds(length) for length in ((waited.median, waited.p95) if waited else (None, None))],
         "completed": f"{row.completed:,}",
         "rate": _rate(row.completed, now - since) if row.completed else "",
-        "failed": _link(row.failed, f"{row.failed:,}", queue=queue.name, state=JobState.DISCARDED, finished=span.name),
+        "failed": _link(row.failed, f"{row.failed:,}", queue=queue.name, state="failed", finished=span.name),
         "failure_rate": "" if row.failure_rate is None else f"{row.failure_rate:.1%}",
         "paused_since": ago(queue.paused_at) if queue.paused_at else "",
         "limit": gettext("{running} of {limit}").format(running=count_text(queue.running), limit=f"{queue.limit:,}")
@@ -157,7 +157,7 @@ def _cause(cause: Cause, span: Span) -> dict[str, Any]:
         "type": harmless(cause.type),
         "error": brief(cause.error),
         "message": brief(cause.message),
-        "failed": _count(cause.failed, **filters, state=JobState.DISCARDED, finished=span.name),
+        "failed": _count(cause.failed, **filters, state="failed", finished=span.name),
         "retrying": _count(cause.retrying, **filters, state=JobState.RETRYABLE),
         "newest": job_link(cause.newest, ago(cause.at) if cause.at else gettext("one of them")),
     }

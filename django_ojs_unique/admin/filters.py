@@ -72,17 +72,22 @@ class StateFilter(JobFilter):
         return [
             ("unfinished", gettext("unfinished")),
             ("finished", gettext("finished")),
+            ("failed", gettext("failed for good")),
             *((str(state), translate(state)) for state in JobState),
         ]
 
     @property
     def by(self) -> tuple[str, ...]:  # type: ignore[override]
-        return _FINISHED if self.value() in {"finished", *TERMINAL} else _LIVE
+        return _FINISHED if self.value() in {"finished", "failed", *TERMINAL} else _LIVE
 
     def condition(self, using: str, value: str) -> Q:
         if value in ("unfinished", "finished"):
             return Q(finished_at__isnull=value == "unfinished")
         # The state implies the other conditions; they are here so that the partial indexes are used.
+        if value == "failed":
+            from ..reporting.failures import FAILED
+
+            return FAILED & self.condition(using, JobState.DISCARDED)
         if value in TERMINAL:
             return Q(state=value, finished_at__isnull=False, payload_pruned__in=[False, True])
         return Q(state=value, finished_at__isnull=True)

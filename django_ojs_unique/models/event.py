@@ -191,7 +191,7 @@ class Event(PartiallyIndexed):
 
 
 class ActivityRollup(models.Model):
-    """How many jobs were enqueued, suppressed, completed and failed in the quarter of an hour from ``start``.
+    """How many jobs were enqueued, suppressed, completed and failed for good in the quarter of an hour from ``start``.
 
     A row with an empty ``queue`` counts all queues; the time that was counted ends with the last one. Where nothing
     happened, there is no other row. Workers write the rows; the jobs that they count may have been deleted since, or

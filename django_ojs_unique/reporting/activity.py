@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Func, IntegerField, QuerySet, Sum
+from django.db.models import Case, Count, F, Func, IntegerField, QuerySet, Sum, Value, When
 
 from ..db.transactions import starting_over
 from ..models import ActivityRollup, Job, SuppressedEnqueue
-from ..ojs.states import JobState
+from ..ojs.states import TERMINAL, JobState
+from .failures import FAILED
 from .times import Span, finished_since, unfinished_since
 
 QUARTER = timedelta(minutes=15)
@@ -37,7 +38,7 @@ _NUMBERS = ("enqueued", "suppressed", "completed", "failed")
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """How many jobs were enqueued, suppressed, completed and failed in each part of a span.
+    """How many jobs were enqueued, suppressed, completed and failed for good in each part of a span.
 
     ``edges``: where the parts begin and end. ``by_queue`` counts the completed and failed jobs by queue and state, in
     the whole span; it is empty if that was not asked for.
@@ -107,16 +108,22 @@ def count(using: str, edges: Sequence[datetime]) -> dict[tuple[datetime, str], C
         counted[edges[part], queue].suppressed += number
     # One look at the finished jobs says when they were enqueued and when they ended: it is most of the time. The others
     # are counted in the same statement, or a job that finishes between two statements would be counted twice.
-    finished, unfinished = (
-        _by_part(Job.objects.using(using).filter(condition), edges, "created_at", "finished_at", by=("state",))
-        for condition in (finished_since(edges[0]), unfinished_since(edges[0]))
-    )
-    for created, ended, state, queue, number in finished.union(unfinished, all=True):
+    # Only for the discarded ones the rows are read, as no index knows which of them have run.
+    is_failed = Case(When(FAILED, then=F("state")), default=Value(""))
+    looks = [
+        _by_part(Job.objects.using(using).filter(condition), edges, "created_at", "finished_at", end=end)
+        for condition, end in (
+            (finished_since(edges[0], TERMINAL - {JobState.DISCARDED}), F("state")),
+            (finished_since(edges[0], {JobState.DISCARDED}), is_failed),
+            (unfinished_since(edges[0]), F("state")),
+        )
+    ]
+    for created, ended, end, queue, number in looks[0].union(*looks[1:], all=True):
         if created in starts:
             counted[edges[created], queue].enqueued += number
-        if ended in starts and state == JobState.COMPLETED:
+        if ended in starts and end == JobState.COMPLETED:
             counted[edges[ended], queue].completed += number
-        if ended in starts and state == JobState.DISCARDED:
+        if ended in starts and end == JobState.DISCARDED:
             counted[edges[ended], queue].failed += number
     return dict(counted)
 
@@ -147,11 +154,13 @@ class Part(Func):
         return self.as_sql(compiler, connection, template=template, **context)
 
 
-def _by_part(rows: QuerySet[Any], edges: Sequence[datetime], *moments: str, by: Sequence[str] = ()) -> Any:
-    """Count rows by the parts that their ``moments`` lie in, by fields and by queue: select these and the number."""
+def _by_part(rows: QuerySet[Any], edges: Sequence[datetime], *moments: str, **by: Case | F) -> Any:
+    """Count rows by the parts that their ``moments`` lie in, by values and by queue: select these and the number."""
     parts = {f"{moment}_part": Part(moment, edges) for moment in moments}
     named = [*parts, *by, "queue"]
-    return rows.order_by().annotate(**parts).values(*named).annotate(number=Count("*")).values_list(*named, "number")
+    return (
+        rows.order_by().annotate(**parts, **by).values(*named).annotate(number=Count("*")).values_list(*named, "number")
+    )
 
 
 def roll_up(using: str, now: datetime) -> datetime:

@@ -9,12 +9,15 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from ..db.clock import moment_of
 from ..models import Job
 from ..ojs.states import JobState
 from .list_columns import error_message, error_type
+
+FAILED = Q(state=JobState.DISCARDED, started_at__isnull=False)
+"""The condition for jobs that failed for good: discarded after a run. One that expired has never run."""
 
 MOST_FAILED = 500
 """How many of the newest failed jobs, and how many of those that wait for a retry, are looked at."""
@@ -79,9 +82,7 @@ def _newest_failed(jobs: QuerySet[Job], since: datetime) -> list[dict[str, Any]]
     parameters: list[Any] = []
     for pruned in (False, True):
         for dead in (False, True):
-            failed = jobs.filter(
-                payload_pruned=pruned, state=JobState.DISCARDED, dead_letter=dead, finished_at__gte=since
-            )
+            failed = jobs.filter(FAILED, payload_pruned=pruned, dead_letter=dead, finished_at__gte=since)
             newest = _with_errors(failed.order_by("-finished_at"))[: MOST_FAILED + 1]
             sql, values = newest.query.get_compiler(jobs.db).as_sql()
             selects.append(f"SELECT newest.* FROM ({sql}) newest")

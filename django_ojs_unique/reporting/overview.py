@@ -24,7 +24,7 @@ MOST_EXPLAINED = 5
 
 @dataclass(frozen=True, slots=True)
 class QueueActivity:
-    """A queue, and how many of its jobs completed and failed in a span.
+    """A queue, and how many of its jobs completed and failed for good in a span.
 
     ``waited``: how long some of the completed ones had waited. ``is_stranded``: jobs wait in it, and no running worker
     takes it; None if workers were not asked for.

@@ -6,13 +6,14 @@ A setup with the admin imports this module, so it imports little.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from django.db.models import Q
 from django.utils.timezone import localtime
 
-from ..ojs.states import INCOMPLETE, TERMINAL
+from ..ojs.states import INCOMPLETE, TERMINAL, JobState
 
 CLOCKS = timedelta(hours=1)
 """By how much the clocks of two hosts may differ: of the one that creates a job, and of the one that finishes it."""
@@ -62,14 +63,15 @@ def unfinished_since(moment: datetime) -> Q:
     return Q(state__in=sorted(INCOMPLETE), finished_at__isnull=True, created_at__gte=moment)
 
 
-def finished_since(moment: datetime) -> Q:
+def finished_since(moment: datetime, states: Collection[JobState] = TERMINAL) -> Q:
     """Return the condition for jobs that finished at or after a moment, and for those that clocks may have put before.
 
-    It names every leading column of the index ojs_job_finished, so that the index finds the moments.
+    ``states``: which of the terminal ones they have. The condition names every leading column of the index
+    ojs_job_finished, so that the index finds the moments.
     """
     return Q(
         payload_pruned__in=[False, True],
-        state__in=sorted(TERMINAL),
+        state__in=sorted(states),
         dead_letter__in=[False, True],
         finished_at__gte=earliest_end(moment),
     )

@@ -54,7 +54,7 @@ class Composition:
 def chain(*steps: Item, name: str = "") -> Composition:
     """Run the steps one after the other: each is enqueued when the one before it has completed.
 
-    A step that fails for good ends the chain: the later ones are never enqueued.
+    A step that fails ends the chain: the later ones are never enqueued.
     """
     return Composition("chain", steps, name)
 
@@ -74,7 +74,7 @@ def batch(
 ) -> Composition:
     """Run the jobs side by side, and enqueue callbacks when all of them have ended.
 
-    ``on_success``: if all have completed; ``on_failure``: if one has failed for good; ``on_complete``: in both cases.
+    ``on_success``: if all have completed; ``on_failure``: if one has failed; ``on_complete``: in both cases.
     """
     given = {"on_complete": on_complete, "on_success": on_success, "on_failure": on_failure}
     callbacks = {name: item for name, item in given.items() if item is not None}

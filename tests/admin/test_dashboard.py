@@ -103,6 +103,7 @@ def test_failures_are_counted_by_type_and_last_error_and_each_count_links_to_tho
         job(now - timedelta(minutes=1), state="discarded", errors=errors, queue="emails")
     job(now - timedelta(minutes=1), state="retryable", errors=[{"type": "ValueError"}])
     job(now - timedelta(days=2), state="discarded", errors=[{"type": "ValueError"}], queue="emails")
+    job(now - timedelta(minutes=1), state="discarded", queue="emails", started_at=None)  # it expired
     body = page(admin_client).content.decode()
     told = body.partition('id="ojs-failures"')[2].partition("</section>")[0]
     assert "&lt;i&gt;why&lt;/i&gt;" in told
@@ -111,7 +112,7 @@ def test_failures_are_counted_by_type_and_last_error_and_each_count_links_to_tho
     }
     assert sorted(links.values()) == [1, 1, 1, 2]
     queues = body.partition('id="ojs-queues"')[2].partition("</section>")[0]
-    (failed,) = re.findall(r'href="([^"]*state=discarded[^"]*)">4</a>', queues)
+    (failed,) = re.findall(r'href="([^"]*state=failed[^"]*)">4</a>', queues)
     for url, count in {**links, unescape(failed): 4}.items():
         assert len(admin_client.get(url).context["cl"].result_list) == count
 

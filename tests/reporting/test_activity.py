@@ -98,6 +98,16 @@ def test_what_ended_is_counted_by_queue_with_what_was_pruned_to_a_slim_row():
     }
 
 
+@pytest.mark.every_database
+def test_a_job_that_expired_was_enqueued_and_has_not_failed():
+    job(ago(minutes=9), state="completed", queue="emails")
+    job(ago(minutes=8), state="discarded", queue="emails", started_at=None)
+    job(ago(minutes=8), state="discarded", queue="late", started_at=None)
+    happened = activity("default", HOUR, NOW)
+    assert (sum(happened.enqueued), sum(happened.completed), sum(happened.failed)) == (3, 1, 0)
+    assert happened.by_queue == {("emails", "completed"): 1}
+
+
 def test_what_happened_shortly_before_or_after_a_span_is_in_none_of_its_parts():
     first, *_, last = HOUR.edges(NOW)
     second, instant = timedelta(seconds=1), timedelta(microseconds=1)

@@ -4,9 +4,13 @@ from datetime import timedelta
 
 import pytest
 
+from django_ojs_unique.db.clock import database_now
+from django_ojs_unique.maintenance import timers
 from django_ojs_unique.models import Job
 from django_ojs_unique.reporting import failures as report
 from django_ojs_unique.reporting.failures import failures
+from django_ojs_unique.reporting.overview import overview
+from django_ojs_unique.reporting.times import SPANS
 from tests.support.past import NOW, ago, job
 
 pytestmark = pytest.mark.django_db
@@ -46,6 +50,28 @@ def test_dead_letters_pruned_jobs_and_those_that_wait_for_a_retry_are_counted():
     failed(state="retryable", run_at=NOW)
     failed("OSError", state="retryable", minutes=9000, run_at=NOW)
     assert told() == [("email.send", "ValueError", 1, 1), ("email.send", "", 1, 0), ("email.send", "OSError", 0, 1)]
+
+
+@pytest.mark.every_database
+def test_a_job_that_expired_and_never_ran_has_failed_nowhere():
+    now = database_now("default")
+    Job.objects.enqueue("t", expires_at=now + timedelta(minutes=1))
+    timers.expire(Job.objects.all(), now + timedelta(minutes=2))
+    assert Job.objects.get().state == "discarded"
+    seen = overview("default", SPANS["hour"], now + timedelta(minutes=3))
+    (queue,) = [each for each in seen.queues if each.queue.name == "default"]
+    assert (queue.completed, queue.failed, queue.failure_rate) == (0, 0, None)
+    assert (sum(seen.activity.enqueued), sum(seen.activity.failed)) == (1, 0)
+    assert seen.failures.causes == []
+
+
+@pytest.mark.every_database
+def test_jobs_that_expired_do_not_hide_those_that_failed(monkeypatch):
+    monkeypatch.setattr(report, "MOST_FAILED", 2)
+    failed(minutes=30)
+    for minutes in range(5):
+        failed(error=None, minutes=2 + minutes, started_at=None)
+    assert told() == [("email.send", "ValueError", 1, 0)]
 
 
 def test_the_newest_one_is_named_with_its_message():

@@ -33,7 +33,8 @@ def live_a_week(seed):
         waited, ran = dice.choice([0, 1, 899, 100_000]), dice.choice([0, 1, 900, 300_000])
         if created + timedelta(seconds=waited + ran) > NOW:
             waited = ran = 0
-        job(created, state=state, waited=waited, ran=ran, queue=dice.choice(["mail", "reports", "a"]))
+        never_ran = {"started_at": None} if state == JobState.DISCARDED and dice.random() < 0.5 else {}
+        job(created, state=state, waited=waited, ran=ran, queue=dice.choice(["mail", "reports", "a"]), **never_ran)
         if dice.random() < 0.3:
             suppressed(created)
 

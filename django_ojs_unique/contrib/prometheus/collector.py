@@ -178,7 +178,7 @@ def _of_workers(standings: Mapping[str, int]) -> GaugeMetricFamily:
 
 def _of_discarded(counts: Mapping[bool, int]) -> GaugeMetricFamily:
     by_label = {str(dead).lower(): counts.get(dead, 0) for dead in (False, True)}
-    return _gauge("ojs_discarded_jobs", "Discarded jobs that are kept.", "dead_letter", by_label)
+    return _gauge("ojs_discarded_jobs", "Discarded jobs that are kept: failed or expired.", "dead_letter", by_label)
 
 
 def _of_finished(counts: Mapping[str, int]) -> GaugeMetricFamily:
