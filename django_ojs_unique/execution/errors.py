@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from ..ojs.moments import milliseconds
+from ..ojs.moments import milliseconds, rfc3339
 
 ERRORS_KEPT = 10
 LONGEST_MESSAGE = 1_000
@@ -24,8 +24,9 @@ def error_record(
     job: Any, code: str = "handler_error", message: str = "", *, now: datetime, type: str = "", **more: Any
 ) -> dict[str, Any]:
     """Return the record of what happened to a job in its current attempt; its ``type`` is the ``code`` by default."""
-    record = {"type": type or code, "code": code, "message": message}
-    return {**record, "attempt": job.attempt, "occurred_at": milliseconds(now), **more}
+    record = {"type": type or code, "code": code, "message": message, "attempt": job.attempt}
+    began = {} if job.started_at is None else {"started_at": rfc3339(job.started_at)}
+    return {**record, **began, "occurred_at": milliseconds(now), **more}
 
 
 def past_errors(job: Any) -> list[dict[str, Any]]:

@@ -42,7 +42,7 @@ TYPES = (
 LARGEST_RESULT = 4096
 """In characters of JSON. An event leaves out a larger result, which is in the job's row."""
 LONGEST_MESSAGE = 1000
-_OF_ERRORS = ("type", "code", "message", "attempt", "occurred_at", "retryable", "retry_delay_ms")
+_OF_ERRORS = ("type", "code", "message", "attempt", "started_at", "occurred_at", "retryable", "retry_delay_ms")
 
 
 _collecting: ContextVar[list[Any] | None] = ContextVar("ojs_events", default=None)

@@ -31,11 +31,13 @@ class Event:
 class Failure:
     """One entry of a job's errors, with its members as text; ``at`` is None if the entry has no valid time.
 
-    ``raw``: the entry itself if it does not say what went wrong, as in rows that were changed manually.
+    ``started_at``: when the attempt began, or None. ``raw``: the entry itself if it does not say what went wrong, as in
+    rows that were changed manually.
     """
 
     attempt: str = ""
     at: datetime | None = None
+    started_at: datetime | None = None
     type: str = ""
     message: str = ""
     traceback: str = ""
@@ -54,6 +56,15 @@ def failures(job: Any) -> list[Failure]:
     return [_failure(error) for error in reversed(errors[-MOST_FAILURES:]) if error is not None]
 
 
+def starts(job: Any) -> dict[datetime, str]:
+    """Return when the attempts began that a row tells of, in order, with their numbers: the last one, and failed ones.
+
+    A row keeps the errors of ten attempts.
+    """
+    began = {failure.started_at: failure.attempt for failure in reversed(failures(job)) if failure.started_at}
+    return began if job.started_at is None else {**began, job.started_at: str(job.attempt)}
+
+
 def _of_row(job: Any) -> Iterator[Event]:
     yield Event(job.created_at, Message("Created"))
     if job.enqueued_at is not None:
@@ -63,10 +74,10 @@ def _of_row(job: Any) -> Iterator[Event]:
     for failure in reversed(failures(job)):
         if failure.at is not None:
             yield Event(failure.at, _failed(failure))
-    if job.started_at is not None:
-        say = partial(Message, number=job.attempt, id=job.worker_id)
+    for at, number in starts(job).items():
+        say = partial(Message, number=number, id=job.worker_id)
         by_worker = say("Attempt {number} started by worker {id}")
-        yield Event(job.started_at, by_worker if job.worker_id else say("Attempt {number} started"))
+        yield Event(at, by_worker if job.worker_id and at == job.started_at else say("Attempt {number} started"))
     if job.finished_at is not None:
         yield _end(job)
     yield from _ahead(job)
@@ -124,6 +135,7 @@ def _failure(error: Any) -> Failure:
     return Failure(
         attempt=record["attempt"],
         at=_moment(error.get("occurred_at")),
+        started_at=_moment(error.get("started_at")),
         type=record["type"] or record["code"],
         message=record["message"],
         traceback=_text(details.get("traceback")) if isinstance(details, dict) else "",

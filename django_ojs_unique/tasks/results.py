@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from ..exceptions import JobCancelled, OJSError
 from ..handlers.control import TimeLimitExceeded
 from ..ojs.states import WAITING, JobState
+from ..reporting.timeline import starts
 from .arguments import backend_of, restore
 from .framework import InvalidTask, InvalidTaskBackend, TaskError, TaskResult, TaskResultStatus, task_backends
 
@@ -27,14 +29,15 @@ UNKNOWN_WORKER = "unknown"
 def result_of(job: Any, task: Any) -> TaskResult[Any, Any]:
     """Return the result of a job of this task, from the row in memory."""
     args, kwargs = restore(job)
+    began: list[datetime | None] = [*starts(job)] or [None]
     alias = backend_of(job) or task.backend
     result: TaskResult[Any, Any] = TaskResult(
         task=_as_enqueued(job, task, alias),
         id=str(job.pk),
         status=STATUS[job.state],
         enqueued_at=job.created_at,
-        started_at=job.started_at,
-        last_attempted_at=job.started_at,
+        started_at=began[0],
+        last_attempted_at=began[-1],
         finished_at=job.finished_at,
         args=args,
         kwargs=kwargs,

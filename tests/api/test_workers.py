@@ -12,7 +12,7 @@ from django_ojs_unique.db.dialects import dialect_of
 from django_ojs_unique.maintenance import on_demand
 from django_ojs_unique.models import CronJob, Job, Queue, WorkerProcess
 from django_ojs_unique.ojs.cron import Cron
-from django_ojs_unique.ojs.moments import milliseconds
+from django_ojs_unique.ojs.moments import milliseconds, rfc3339
 from django_ojs_unique.signals import job_completed, job_discarded, job_failed, job_started
 
 from .leases import lasts, let_lease_end, row
@@ -326,6 +326,7 @@ def test_a_failed_attempt_is_retried_after_the_delay_of_its_policy(ojs, held, st
     assert shown["error"] == {
         **record,
         "attempt": 1,
+        "started_at": rfc3339(row(job).started_at),
         "retryable": True,
         "retry_delay_ms": 10_000,
         "occurred_at": milliseconds(row(job).run_at - timedelta(seconds=10)),

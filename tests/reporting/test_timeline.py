@@ -52,6 +52,25 @@ def test_a_life_is_told_in_the_order_of_time():
     ]
 
 
+def test_each_attempt_has_begun_once():
+    errors = [
+        error(3, started_at=after(2).isoformat()),
+        error(5, started_at="then", attempt=2),
+        error(7, started_at=after(6).isoformat(), attempt=3),
+    ]
+    job = row(state="discarded", attempt=3, errors=errors, started_at=after(6), worker_id="w", finished_at=after(8))
+    failed = "Attempt {} failed: ValueError: bad"
+    assert texts(job) == [
+        "Created",
+        "Attempt 1 started",
+        failed.format(1),
+        failed.format(2),
+        "Attempt 3 started by worker w",
+        failed.format(3),
+        "Discarded",
+    ]
+
+
 def test_what_waits_tells_what_is_to_come():
     job = row(state="scheduled", scheduled_at=after(5), run_at=after(5), expires_at=after(9), window_ends_at=FOREVER)
     assert texts(job) == ["Created", "Scheduled for", "Expires, unless it has started by then"]

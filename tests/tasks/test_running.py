@@ -131,6 +131,21 @@ def test_a_task_with_a_retry_policy_has_an_error_and_a_worker_for_each_attempt()
     assert [(line[0], line[-1]) for line in told] == [("started", 1), ("started", 2), ("finished", 2)]
 
 
+def test_a_result_has_the_start_of_the_first_attempt_and_that_of_the_last():
+    result = tasks.fail.using(retry={"max_attempts": 3, "initial_interval": "PT1M"}).enqueue("again")
+    began = []
+    for _ in range(3):
+        work()
+        began.append(Job.objects.get(pk=result.id).started_at)
+        result.refresh()
+        assert (result.started_at, result.last_attempted_at) == (began[0], began[-1])
+        Job.objects.filter(state="retryable").retry()
+    assert len(set(began)) == 3
+    Job.objects.get(pk=result.id).retry()
+    result.refresh()
+    assert (result.attempts, result.started_at, result.last_attempted_at) == (0, began[0], began[-1])
+
+
 def test_the_backend_says_how_often_its_tasks_are_tried():
     assert Job.objects.get(pk=tasks.fail_twice.enqueue("x").id).max_attempts == 2
     assert Job.objects.get(pk=tasks.fail.enqueue("x").id).max_attempts == 1

@@ -93,6 +93,7 @@ JOB_ERROR = Object(
     {
         "type message code? backtrace?": text(),
         "attempt retry_delay_ms?": whole(),
+        "started_at?": time(),
         "occurred_at": time(),
         "retryable?": flag(),
         "details?": anything(),
