@@ -46,7 +46,7 @@ job_activated = Signal()
 job_expired = Signal()
 """A waiting job was discarded because its ``expires_at`` had passed. Arguments: ``job``, ``using``."""
 workflow_created = Signal()
-"""A workflow was stored. Arguments: ``workflow``, ``using``."""
+"""A workflow was stored; nested ones are, with their root. Arguments: ``workflow``, ``using``."""
 workflow_started = Signal()
 """A workflow has its ``started_at``: with ``OJS_UNIQUE["EVENTS"]`` when its first job starts, else when that has ended.
 

@@ -69,9 +69,10 @@ def _available(*, job: Any, using: str, **more: Any) -> None:
         transaction.on_commit(partial(_committed, job, using), using=using)
 
 
-def _created(*, using: str, **more: Any) -> None:
+def _created(*, workflow: Any, using: str, **more: Any) -> None:
     # All of its first jobs may be duplicates of jobs that have ended.
-    transaction.on_commit(partial(advance_all, using), using=using)
+    if workflow.root_id is None:
+        transaction.on_commit(partial(advance_all, using), using=using)
 
 
 def _committed(job: Any, using: str) -> None:

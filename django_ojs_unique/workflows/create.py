@@ -45,8 +45,9 @@ def create(workflows: QuerySet[Any], flow: Flow, id: UUID | str | None = None) -
             with transaction.atomic(using=tables.using):
                 dialect_of(tables.jobs).take_write_lock()
                 new.store()
-            new.root._state.adding, new.root._state.db = False, tables.using
-            announce(workflow_created, workflows.model, workflow=new.root, using=tables.using)
+            for workflow in new.workflows:
+                workflow._state.adding, workflow._state.db = False, tables.using
+                announce(workflow_created, workflows.model, workflow=workflow, using=tables.using)
     return new.root
 
 
@@ -67,7 +68,8 @@ class _New:
     def __init__(self, tables: Tables, flow: Flow, id: UUID | None) -> None:
         self._tables = tables
         self._now = database_now(tables.jobs.db)
-        self._workflows: list[Any] = []
+        self.workflows: list[Any] = []
+        """The root, and all that is nested in it."""
         self._members: list[Any] = []
         self._due: list[tuple[Any, Leaf]] = []
         self.root = self._build(flow, None, id, is_due=True)
@@ -90,7 +92,7 @@ class _New:
         """Insert the workflows; return False if the id is taken: MariaDB says so by an error."""
         try:
             with transaction.atomic(using=self._tables.using):
-                return self._insert(self._workflows) == len(self._workflows)
+                return self._insert(self.workflows) == len(self.workflows)
         except IntegrityError:
             return False
 
@@ -108,7 +110,7 @@ class _New:
             extra=flow.extra,
             created_at=self._now,
         )
-        self._workflows.append(workflow)
+        self.workflows.append(workflow)
         for position, member in enumerate(flow.members):
             is_first = is_due and (flow.kind is not Kind.CHAIN or position == 0)
             self._add(workflow, Role.MEMBER, position, member, root or workflow, is_due=is_first)

@@ -183,6 +183,7 @@ def test_nested_workflows_are_told_with_their_root(log, do):
     run_jobs()
     inner = Workflow.objects.get(root=root)
     assert [type for type, _ in told(about=str(inner.pk))] == [
+        "workflow.created",
         "workflow.started",
         "workflow.job_completed",
         "workflow.job_completed",
@@ -198,11 +199,22 @@ def test_nested_workflows_are_told_with_their_root(log, do):
         "workflow.completed",
     ]
     first = told(about=str(root.pk))[2][1]
+    assert told()[:2] == [
+        ("workflow.created", {**of(root), "total_steps": 2, "total_jobs": 2}),
+        ("workflow.created", {**of(inner), "total_steps": 2, "total_jobs": 2}),
+    ]
     assert (first["step_id"], first["step_type"]) == ("inner", "group")
     assert "job_id" not in first
 
 
 @pytest.mark.slow
+def test_a_nested_workflow_that_is_cancelled_before_its_turn_was_created(log, do):
+    root = chain(do("a"), group([do("b")])).enqueue()
+    inner = Workflow.objects.get(root=root)
+    root.cancel()
+    assert [type for type, _ in told(about=str(inner.pk))] == ["workflow.created", "workflow.cancelled"]
+
+
 def test_a_fetch_tells_that_the_workflow_has_started(do):
     workflow = chain(group([do("a"), do("b")])).enqueue()
     inner = Workflow.objects.get(root=workflow)
