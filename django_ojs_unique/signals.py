@@ -43,6 +43,8 @@ Arguments, as those of `job_failed`: ``job``, ``error``, ``exception``, ``using`
 """
 job_activated = Signal()
 """A finished job was retried, or a pending one activated. Arguments: ``job``, ``using``."""
+job_requeued = Signal()
+"""A worker returned a job that it had begun, as it stops; the attempt does not count. Arguments: ``job``, ``using``."""
 job_expired = Signal()
 """A waiting job was discarded because its ``expires_at`` had passed. Arguments: ``job``, ``using``."""
 workflow_created = Signal()

@@ -15,6 +15,7 @@ from typing import Any
 
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import transaction
+from django.dispatch import Signal
 
 from ..conf import settings
 from ..db.clock import database_now
@@ -41,7 +42,8 @@ _here = local()
 
 def obey_setting() -> None:
     """Connect or disconnect as the setting says."""
-    for signal, receiver in [*((signal, _available) for signal in _SIGNALS), (workflow_created, _created)]:
+    receivers: list[tuple[Signal, Any]] = [*((signal, _available) for signal in _SIGNALS), (workflow_created, _created)]
+    for signal, receiver in receivers:
         (signal.connect if settings.eager else signal.disconnect)(receiver)
 
 

@@ -16,6 +16,7 @@ from .. import lifecycle
 from ..db.locking import unlocked
 from ..db.now import DatabaseNow
 from ..lifecycle import stopped
+from ..lifecycle.announcing import announce_requeued
 from ..ojs.states import JobState
 
 Claim = tuple[UUID, UUID | None]
@@ -126,6 +127,8 @@ def requeue(jobs: QuerySet[Any], claimed: Sequence[Any], begun: Collection[UUID]
         with transaction.atomic(using=jobs.db):
             free = list(unlocked(jobs.filter(pk__in=keys, lease_token=token)).values_list("pk", flat=True))
             requeued += requeue_leased(jobs, free, token, **(BEGUN if has_begun else {}))
+            if has_begun:
+                announce_requeued(jobs, free)
     if requeued == len(claimed):
         return requeued, set()
     locked = still_leased(jobs, claimed)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +11,9 @@ from django.db.models import QuerySet
 from django.dispatch import Signal
 
 from ..db.inserts import in_groups
-from ..signals import announce, job_cancelled
+from ..ojs.states import JobState
+from ..signals import announce, job_cancelled, job_requeued
+from .events import tell
 
 
 def announce_each(signal: Signal, jobs: QuerySet[Any], ids: Iterable[UUID], *, known: Any = None) -> None:
@@ -27,3 +30,10 @@ def announce_each(signal: Signal, jobs: QuerySet[Any], ids: Iterable[UUID], *, k
                 job = known
             facts = {"replaced_by": job.replaced_by_id} if signal is job_cancelled else {}
             announce(signal, jobs.model, job=job, using=jobs.db, **facts)
+
+
+def announce_requeued(jobs: QuerySet[Any], ids: Collection[UUID]) -> None:
+    """Send a signal about each of the jobs that was requeued, in the transaction that has locked and requeued them."""
+    if job_requeued.has_listeners(jobs.model):
+        back = jobs.exclude(state=JobState.ACTIVE)  # the others may not run again
+        tell(jobs.db, [partial(announce_each, job_requeued, back, ids)])

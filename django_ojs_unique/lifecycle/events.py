@@ -110,11 +110,17 @@ def disconnect() -> None:
         signal.disconnect(receiver)
 
 
-def _enqueued(job: Any, using: str, **kwargs: Any) -> None:
-    if job.state == JobState.AVAILABLE:
-        _note("job.enqueued", job, using, priority=job.priority)
-    elif job.state == JobState.SCHEDULED:
-        _note("job.scheduled", job, using, scheduled_at=milliseconds(job.run_at))
+_REASONS = {
+    signals.job_updated: "updated", signals.job_activated: "activated", signals.job_requeued: "requeued"
+}  # fmt: skip
+
+
+def _enqueued(job: Any, using: str, signal: Signal, **kwargs: Any) -> None:
+    reason = {"reason": _REASONS[signal]} if signal in _REASONS else {}
+    if job.state == JobState.SCHEDULED:
+        _note("job.scheduled", job, using, scheduled_at=milliseconds(job.run_at), **reason)
+    elif job.state == JobState.AVAILABLE or signal is signals.job_requeued:
+        _note("job.enqueued", job, using, priority=job.priority, **reason)
 
 
 def _started(job: Any, using: str, **kwargs: Any) -> None:
@@ -175,6 +181,7 @@ RECEIVERS: list[tuple[Signal, Callable[..., None]]] = [
     (signals.job_enqueued, _enqueued),
     (signals.job_updated, _enqueued),
     (signals.job_activated, _enqueued),
+    (signals.job_requeued, _enqueued),
     (signals.job_started, _started),
     (signals.job_completed, _completed),
     (signals.job_failed, _failed),

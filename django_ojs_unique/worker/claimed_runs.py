@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
 
+from ..db import sessions
 from ..execution import leases
 from ..execution.run import Run
 from ..execution.run_result import RunResult, timed_out
 from ..ojs.states import JobState
+from ..signals import job_requeued
 from .pools import LONGEST_UNSTARTED
 
 logger = logging.getLogger("django_ojs_unique.worker")
@@ -74,11 +77,9 @@ class ClaimedRuns:
         """Requeue the jobs that did not start, except locked rows; return how many were requeued."""
         if not self._unstarted:
             return 0
-        requeued, locked = leases.requeue(
-            self._jobs,
-            [run.job for run in self._unstarted],
-            {run.job.pk for run in self._unstarted if run.started_at is not None},
-        )
+        begun = {run.job.pk for run in self._unstarted if run.started_at is not None}
+        with _after_receivers() if begun and job_requeued.has_listeners(self._jobs.model) else nullcontext():
+            requeued, locked = leases.requeue(self._jobs, [run.job for run in self._unstarted], begun)
         for run in self._unstarted:
             if _claim_of(run) not in locked:
                 self.forget(run.job)
@@ -182,6 +183,16 @@ class ClaimedRuns:
         for run in self._timed.values():
             if run.started_at is not None and run.timeout is not None and not run.over:
                 yield run.started_at + run.timeout + (WRITE_OFF_SECONDS if run.interrupted else 0)
+
+
+@contextmanager
+def _after_receivers() -> Iterator[None]:
+    """Close what receivers of signals leave open on the connections of this thread."""
+    with sessions.watched():
+        try:
+            yield
+        finally:
+            sessions.renew_after_receivers()
 
 
 def _claim_of(run: Run) -> leases.Claim:

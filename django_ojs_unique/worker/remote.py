@@ -32,6 +32,7 @@ from ..execution.leases import BEGUN, Claim, Lease, confirm, requeue_leased, wit
 from ..execution.queue_rules import QueueState
 from ..execution.run_result import RunResult
 from ..lifecycle import stopped
+from ..lifecycle.announcing import announce_requeued
 from ..lifecycle.events import tell
 from ..limits.slots import forget_slots
 from ..maintenance.on_demand import (
@@ -196,6 +197,7 @@ def requeue(jobs: QuerySet[Any], id: UUID, *, holder: RemoteWorker, now: datetim
 
     def put_back(job: Any) -> None:
         requeue_leased(jobs, [job.pk], job.lease_token, **({} if job.unconfirmed else BEGUN))
+        announce_requeued(jobs, [job.pk])
         job.refresh_from_db(using=jobs.db)
         if job.state != JobState.AVAILABLE:  # it may not run again, or must be checked for duplicates first
             run_maintenance(jobs, now, only=id)

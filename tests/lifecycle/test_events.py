@@ -11,9 +11,11 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_ojs_unique import DuplicateJob, job, signals
+from django_ojs_unique import DuplicateJob, job, lifecycle, signals
 from django_ojs_unique.enqueue.request import Request
 from django_ojs_unique.exceptions import InvalidRequest
+from django_ojs_unique.execution import leases
+from django_ojs_unique.execution.claim import claim
 from django_ojs_unique.execution.leases import Lease
 from django_ojs_unique.lifecycle import events
 from django_ojs_unique.maintenance import cron, timers
@@ -28,6 +30,7 @@ from tests.support.retries import IN_AN_HOUR
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PAST = timedelta(days=1)
+NOW = {"now": timezone.now(), "lease": timedelta(minutes=1)}
 
 
 class Failing:
@@ -81,7 +84,79 @@ def test_a_pending_job_is_told_once_it_is_activated():
     pending = Job.objects.enqueue_request(Request(type="t", pending=True)).job
     assert told() == []
     pending.activate()
-    assert told() == [("job.enqueued", about(pending, priority=0))]
+    assert told() == [("job.enqueued", about(pending, priority=0, reason="activated"))]
+
+
+def test_a_rewrite_by_key_is_told_as_an_update():
+    later = timezone.now().replace(microsecond=0) + PAST
+    updated = []
+    signals.job_updated.connect(receive := lambda job, **more: updated.append(job.pk))
+    waiting = Job.objects.enqueue("t", key="k").job
+    Job.objects.enqueue("t", key="k", priority=3)
+    Job.objects.enqueue("t", key="k", scheduled_at=later)
+    signals.job_updated.disconnect(receive)
+    assert updated == [waiting.pk, waiting.pk]
+    assert told() == [
+        ("job.enqueued", about(waiting, priority=0)),
+        ("job.enqueued", about(waiting, priority=3, reason="updated")),
+        ("job.scheduled", about(waiting, scheduled_at=f"{later:%Y-%m-%dT%H:%M:%S}.000Z", reason="updated")),
+    ]
+
+
+def test_a_run_that_is_requeued_is_told_between_its_two_starts(handlers):
+    workers = [Worker(), Worker()]
+
+    def stops_the_first(context):
+        workers[0].stop()
+        context.checkpoint()
+
+    job("t", takes_context=True)(stops_the_first)
+    requeued = Job.objects.enqueue("t", priority=1).job
+    for worker in workers:
+        worker.run(drain=True)
+    first, second = (about(requeued, worker_id=worker.id, attempt=1) for worker in workers)
+    assert told()[:-1] == [
+        ("job.enqueued", about(requeued, priority=1)),
+        ("job.started", first),
+        ("job.enqueued", about(requeued, priority=1, reason="requeued")),
+        ("job.started", second),
+    ]
+    assert told()[-1][0] == "job.completed"
+
+
+@pytest.mark.parametrize("unique", [None, {"on_retry": "discard"}], ids=["plain", "looks first"])
+def test_a_job_that_its_client_requeues_is_told(unique):
+    fetched = Job.objects.enqueue("t", unique=unique).job
+    jobs, now, holder = Job.objects.all(), timezone.now(), RemoteWorker("1", worker_id="w")
+    options = {"worker_id": "w", "token": new_token(holder.account), "lease": Lease(timedelta(minutes=1))}
+    remote.fetch(jobs, {"default": None}, count=1, now=now, **options)
+    remote.requeue(jobs, fetched.pk, holder=holder, now=now)
+    assert told()[2:] == [("job.enqueued", about(fetched, priority=0, reason="requeued"))]
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "claimed"])
+@pytest.mark.parametrize("may_run_again", [True, False], ids=["again", "never again"])
+def test_only_what_had_begun_and_waits_again_is_told(begun, may_run_again):
+    held = Job.objects.enqueue("t").job
+    (claimed,) = claim(Job.objects.all(), queues=["default"], types=None, limit=1, worker_id="w", **NOW)
+    if not may_run_again:
+        lifecycle.last_attempt(Job.objects.filter(pk=held.pk))
+    leases.requeue(Job.objects.all(), [claimed], {held.pk} if begun else ())
+    again = ("job.enqueued", about(held, priority=0, reason="requeued"))
+    assert told()[1:] == ([again] if begun and may_run_again else [])
+
+
+def test_to_requeue_a_run_costs_no_statement_more_while_nobody_listens(settings):
+    settings.OJS_UNIQUE = {"EVENTS": False}
+    counts = set()
+    for begun in (True, False):
+        Job.objects.enqueue("t")
+        (claimed,) = claim(Job.objects.all(), queues=["default"], types=None, limit=1, worker_id="w", **NOW)
+        with CaptureQueriesContext(connection) as queries:
+            leases.requeue(Job.objects.all(), [claimed], {claimed.pk} if begun else ())
+        counts.add(len(queries))
+        Job.objects.all().delete()
+    assert len(counts) == 1
 
 
 def test_a_batch_is_told_item_by_item():
