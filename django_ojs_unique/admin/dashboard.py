@@ -88,7 +88,7 @@ def dashboard(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "no_error": translate(NO_ERROR),
         "long_wait": ngettext("{count} minute", "{count} minutes", minutes).format(count=minutes),
         "long_waits": [harmless(queue.queue.name) for queue in seen.queues if queue.waits_long(now)],
-        "queues": [queue_cells(queue, states, span, seen.activity.edges[0], now) for queue in seen.queues],
+        "queues": [queue_cells(queue, states, span, seen.observed_since, now) for queue in seen.queues],
         "waiting_partitions": partition_cells(partitions, with_links=may_view(request, LimitOverride)),
         "most_partitions": f"{MOST_PARTITIONS:,}",
         "runs": [

@@ -28,6 +28,9 @@ from .queues import jobs_url
 from .sentences import translate
 from .workers import claimed_link, patterns_text, worker_url
 
+SHORTEST_OBSERVED = timedelta(minutes=1)
+"""No rate is told of a shorter time."""
+
 MOST_SHOWN = 3
 """How many of the jobs that a worker runs a cell shows."""
 
@@ -63,7 +66,7 @@ def failure_cells(seen: Failures, span: Span) -> dict[str, Any]:
 def queue_cells(
     row: QueueActivity, states: Sequence[JobState], span: Span, since: datetime, now: datetime
 ) -> dict[str, Any]:
-    """Return the cells of a queue. ``since``: when the span begins."""
+    """Return the cells of a queue. ``since``: since when it is known what happened in the span."""
     queue, waited = row.queue, row.waited
     return {
         "value": queue.name,
@@ -145,6 +148,8 @@ def _link(count: int, text: str, **filters: str) -> SafeString:
 
 
 def _rate(count: int, length: timedelta) -> str:
+    if length < SHORTEST_OBSERVED:
+        return ""
     for unit, each in ((_("{number}/s"), timedelta(seconds=1)), (_("{number}/min"), timedelta(minutes=1))):
         if (rate := count * each / length) >= 1:
             return str(unit).format(number=f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}")

@@ -52,6 +52,7 @@ class QueueActivity:
 class Overview:
     """The whole system. ``now``: what is unfinished in all queues. ``more_queues``: how many are left out.
 
+    ``observed_since``: since when it is known what happened in the span, for a rate; at the earliest, since it began.
     ``workers``: None if they were not asked for. ``running``: the jobs that run now, by worker; empty without workers.
     ``unknown``: the types of waiting jobs that have no handler in this process.
     """
@@ -64,6 +65,7 @@ class Overview:
     failures: Failures
     activity: Activity
     waits: Waits
+    observed_since: datetime
     has_jobs: bool
     unknown: Unknown
 
@@ -85,10 +87,7 @@ class Overview:
 
 
 def overview(using: str, span: Span, now: datetime, *, with_workers: bool = True) -> Overview:
-    """Read everything in ten statements.
-
-    There are two more for a day or a week, one less if no job waits, and one more if there is nothing to show.
-    """
+    """Read everything in eleven statements: two more for a day or a week, one less if no job waits."""
     present = workers(using, now) if with_workers else None
     taken = [] if present is None else taken_by_running(using, now, present)
     happened, waited = activity(using, span, now), waits(using, span, now)
@@ -100,6 +99,7 @@ def overview(using: str, span: Span, now: datetime, *, with_workers: bool = True
     shown = sorted(found, key=lambda queue: (not queue.unfinished, queue.name not in own))[:MOST_QUEUES]
     all_queues = together(found)
     unknown = unknown_types(Job.objects.using(using), [queue.name for queue in found if queue.waiting])
+    oldest = Job.objects.using(using).order_by("pk").values_list("created_at", flat=True).first()
     return Overview(
         now=all_queues,
         queues=[
@@ -118,8 +118,14 @@ def overview(using: str, span: Span, now: datetime, *, with_workers: bool = True
         failures=failures(using, happened.edges[0]),
         activity=happened,
         waits=waited,
-        has_jobs=any(queue.unfinished for queue in found)
-        or any(happened.enqueued)
-        or Job.objects.using(using).exists(),
+        observed_since=_observed_since(happened, oldest or now, now),
+        has_jobs=oldest is not None or any(happened.enqueued),
         unknown=unknown._replace(is_cut=unknown.is_cut or all_queues.is_cut),
     )
+
+
+def _observed_since(happened: Activity, oldest: datetime, now: datetime) -> datetime:
+    """Return when the oldest job was created, or when the first part with counts of pruned jobs ended, if earlier."""
+    counts = zip(happened.edges[1:], happened.enqueued, happened.completed, happened.failed, strict=True)
+    counted = next((end for end, *numbers in counts if any(numbers)), now)
+    return max(happened.edges[0], min(oldest, counted))

@@ -42,7 +42,7 @@ class Meter:
     """Called about a worker's work, in the thread of its loop, so it must be quick; this one counts nothing."""
 
     def claimed(self, jobs: Sequence[Any]) -> None:
-        """Jobs were claimed."""
+        """Jobs were claimed; later each of them is finalized or requeued."""
 
     def finalized(self, run: Run, outcome: Finalized) -> None:
         """The outcome of a run is stored, or its result was refused."""

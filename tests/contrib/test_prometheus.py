@@ -406,6 +406,22 @@ def test_runs_are_counted_and_timed(counted):
     assert counted.value("ojs_worker_wait_seconds_sum", queue="q") == pytest.approx(12)
 
 
+@pytest.mark.every_database
+@pytest.mark.django_db(transaction=True)
+def test_what_was_claimed_has_run_or_was_requeued(counted, handlers):
+    workers = [Worker(concurrency=1), Worker(concurrency=1)]
+    job("t")(workers[0].stop)
+    enqueue(*["q"] * 6)
+    for one in workers:
+        one.meter = counted
+        one._threads._mean_seconds = 0.001  # so that it claims ahead
+        one.run(drain=True)
+    runs = counted.value("ojs_worker_runs_total", type="t", queue="q", outcome="completed")
+    requeued = counted.value("ojs_worker_requeued_jobs_total")
+    assert (runs, requeued > 0) == (6, True)
+    assert counted.value("ojs_worker_claimed_jobs_total", queue="q") == runs + requeued
+
+
 def test_a_wait_by_clocks_that_differ_is_not_negative(counted):
     counted.finalized(ended(waited=-HOUR, in_pool=0), Finalized.COMPLETED)
     assert counted.value("ojs_worker_wait_seconds_sum", queue="q") == 0

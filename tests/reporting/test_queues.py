@@ -1,12 +1,14 @@
 """How deep each queue is, and everything about all of them at once."""
 
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
 from django_ojs_unique import job as declare
 from django_ojs_unique.models import Queue
 from django_ojs_unique.reporting import queues as report
+from django_ojs_unique.reporting.activity import roll_up
 from django_ojs_unique.reporting.overview import LONG_WAIT, overview
 from django_ojs_unique.reporting.queues import UNFINISHED, Now, in_use, now, queues, together, unfinished
 from django_ojs_unique.reporting.times import SPANS
@@ -176,6 +178,25 @@ def test_a_queue_tells_its_failure_rate():
     assert found["idle"].failure_rate is None
 
 
+@pytest.mark.every_database
+def test_what_happened_is_observed_since_the_oldest_job_or_count_that_is_kept():
+    def since():
+        return NOW - overview("default", HOUR, NOW).observed_since
+
+    assert since() == timedelta(0)
+    job(NOW - timedelta(seconds=4), state="completed", waited=1, ran=1, id=UUID(int=3))
+    assert since() == timedelta(seconds=4)
+    job(ago(minutes=20), state="completed", id=UUID(int=2))
+    assert since() == timedelta(minutes=20)
+    old = job(ago(days=3), state="completed", id=UUID(int=1))
+    assert since() == NOW - HOUR.edges(NOW)[0]
+    roll_up("default", NOW)
+    old.delete()
+    week = SPANS["week"]
+    first = week.edges(ago(days=3))[-1]  # when the part ends in which it was enqueued
+    assert overview("default", week, NOW).observed_since == first
+
+
 @pytest.mark.parametrize(
     ("present", "stranded"),
     [
@@ -200,17 +221,17 @@ def test_jobs_are_stranded_where_no_worker_that_lives_takes_them(present, strand
 def test_without_workers_nothing_is_said_about_them(django_assert_num_queries):
     job(NOW, queue="emails")
     worker(queues=["secret"])
-    with django_assert_num_queries(8):
+    with django_assert_num_queries(9):
         seen = overview("default", HOUR, NOW, with_workers=False)
     assert (seen.workers, seen.stranded) == (None, [])
     assert "secret" not in {each.queue.name for each in seen.queues}
 
 
-def test_everything_at_once_takes_ten_statements(django_assert_num_queries):
+def test_everything_at_once_takes_eleven_statements(django_assert_num_queries):
     for number in range(2):
         job(NOW, queue=f"q{number}")
         worker(f"w{number}")
-        with django_assert_num_queries(10):
+        with django_assert_num_queries(11):
             assert overview("default", HOUR, NOW).has_jobs
 
 

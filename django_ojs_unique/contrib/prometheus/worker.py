@@ -23,7 +23,12 @@ class WorkerMetrics(Meter):
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._registry = registry
         self._queues: set[str] = set()
-        self._claimed = Counter("ojs_worker_claimed_jobs", "Jobs claimed.", ["queue"], registry=registry)
+        self._claimed = Counter(
+            "ojs_worker_claimed_jobs",
+            "Jobs claimed; one that is requeued and claimed again counts again.",
+            ["queue"],
+            registry=registry,
+        )
         self._runs = Counter(
             "ojs_worker_runs",
             "Runs that ended, by what became of them; refused: the job was cancelled, replaced, or its lease ran out.",
