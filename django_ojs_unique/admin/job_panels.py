@@ -25,7 +25,7 @@ from ..reporting.limit_waits import waits_for
 from ..reporting.stopped import still_runs
 from ..reporting.suppressed import MOST_DIFFERENCES, Attempts, Encounter, attempts_that_met
 from ..reporting.text import harmless
-from ..reporting.timeline import MOST_FAILURES, Event, failures, timeline
+from ..reporting.timeline import MOST_FAILURES, Event, failures, requeued, timeline
 from ..reporting.unclaimed import nobody
 from ..reporting.uniqueness import against, recompute, uniqueness
 from .base import may_view
@@ -73,7 +73,10 @@ def panels(visibility: Visibility, request: HttpRequest, job: Job, now: datetime
         "more_family": related.more,
         "sees_attempts": sees_attempts,
         "attempts": _attempts(visibility, met) if met else None,
-        "timeline": [_event(visibility, event, now) for event in timeline(job, _logged(job))],
+        "timeline": [
+            _event(visibility, event, now)
+            for event in timeline(job, [*_logged(job), *requeued(job, job._state.db or "default")])
+        ],
         "payloads": [
             (name, pretty(redacted_member(job, name)), _download(job, name)) for name in PAYLOADS if _tells(job, name)
         ],

@@ -9,8 +9,11 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from ..conf import settings
 from ..enqueue.new_job import FOREVER
 from ..exceptions import Message
+from ..models import Event as StoredEvent
+from ..models.event import LOOKED_THROUGH
 from ..ojs.states import TIMED, WAITING, JobState
 from .text import shortened
 
@@ -50,6 +53,25 @@ def timeline(job: Any, more: Iterable[Event] = ()) -> list[Event]:
     return sorted([*_of_row(job), *more], key=lambda event: event.at)
 
 
+def requeued(job: Any, using: str) -> Iterator[Event]:
+    """Yield the starts of runs that a worker has requeued, and their ends, as far as the newest events tell.
+
+    The row forgets them. Two statements; none while ``OJS_UNIQUE["EVENTS"]`` is off.
+    """
+    newest = StoredEvent.objects.using(using).order_by("-pk").first() if settings.events else None
+    if newest is None:
+        return
+    told = StoredEvent.objects.using(using).filter(pk__gt=newest.pk - LOOKED_THROUGH, subject=str(job.pk))
+    start = None
+    for event in told.filter(type__in=["job.started", "job.enqueued"]).order_by("pk"):
+        if event.type == "job.started":
+            start = Event(event.time, _started(event.data.get("attempt"), event.data.get("worker_id")))
+        elif event.data.get("reason") == "requeued":
+            yield from filter(None, [start])
+            yield Event(event.time, Message("Requeued by its worker: the attempt does not count"))
+            start = None
+
+
 def failures(job: Any) -> list[Failure]:
     """Read the newest `MOST_FAILURES` errors of a row, the newest first, whatever their format."""
     errors = job.errors if isinstance(job.errors, list) else [job.errors]
@@ -75,12 +97,16 @@ def _of_row(job: Any) -> Iterator[Event]:
         if failure.at is not None:
             yield Event(failure.at, _failed(failure))
     for at, number in starts(job).items():
-        say = partial(Message, number=number, id=job.worker_id)
-        by_worker = say("Attempt {number} started by worker {id}")
-        yield Event(at, by_worker if job.worker_id and at == job.started_at else say("Attempt {number} started"))
+        yield Event(at, _started(number, job.worker_id if at == job.started_at else None))
     if job.finished_at is not None:
         yield _end(job)
     yield from _ahead(job)
+
+
+def _started(number: Any, worker_id: str | None) -> Message:
+    say = partial(Message, number=number, id=worker_id)
+    by_worker = say("Attempt {number} started by worker {id}")
+    return by_worker if worker_id else say("Attempt {number} started")
 
 
 def _failed(failure: Failure) -> Message:

@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ojs_unique import UniquePolicy
-from django_ojs_unique.models import Job, Queue, SuppressedEnqueue, WorkerProcess
+from django_ojs_unique.models import Event, Job, Queue, SuppressedEnqueue, WorkerProcess
 from django_ojs_unique.reporting.duplicates import MOST_RELATIVES
 from django_ojs_unique.reporting.suppressed import MOST_ATTEMPTS, MOST_MET
 from tests.support.people import give, log_in
@@ -384,6 +384,20 @@ def test_the_number_of_queries_does_not_grow(admin_client):
         show(admin_client, job)
     # Two more: how many attempts there are beyond those that are shown, and which of many finished jobs it replaced.
     assert len(many) <= len(few) + 2 <= 20
+
+
+def test_with_events_the_timeline_tells_of_a_run_that_was_requeued(admin_client, settings):
+    settings.OJS_UNIQUE = {"EVENTS": True}
+    job = enqueue()
+    about = {"subject": str(job.pk), "time": job.created_at}
+    Event.objects.create(type="job.started", data={"attempt": 1}, **about)
+    Event.objects.create(type="job.enqueued", data={"reason": "requeued"}, **about)
+    Event.objects.create(type="job.enqueued", data={}, **about)
+    texts = [event["text"] for event in show(admin_client, job)[0].context["timeline"]]
+    assert [text for text in texts if "ttempt" in text] == [
+        "Attempt 1 started",
+        "Requeued by its worker: the attempt does not count",
+    ]
 
 
 def test_the_timeline_tells_who_did_what(admin_client, admin_user):

@@ -21,6 +21,8 @@ from django_ojs_unique.lifecycle import events
 from django_ojs_unique.maintenance import cron, timers
 from django_ojs_unique.models import CronJob, Event, Job, Queue
 from django_ojs_unique.models import event as feed
+from django_ojs_unique.reporting.timeline import requeued as timeline_of_requeued
+from django_ojs_unique.reporting.timeline import timeline
 from django_ojs_unique.worker import Worker, remote
 from django_ojs_unique.worker.remote_worker import RemoteWorker, new_token
 from tests.support.processes import together
@@ -122,6 +124,15 @@ def test_a_run_that_is_requeued_is_told_between_its_two_starts(handlers):
         ("job.started", second),
     ]
     assert told()[-1][0] == "job.completed"
+    requeued.refresh_from_db()
+    assert [event.text for event in timeline(requeued, timeline_of_requeued(requeued, "default"))] == [
+        "Created",
+        "Became available",
+        f"Attempt 1 started by worker {workers[0].id}",
+        "Requeued by its worker: the attempt does not count",
+        f"Attempt 1 started by worker {workers[1].id}",
+        "Completed",
+    ]
 
 
 @pytest.mark.parametrize("unique", [None, {"on_retry": "discard"}], ids=["plain", "looks first"])
