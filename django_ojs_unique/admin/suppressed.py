@@ -12,6 +12,7 @@ from django.template.loader import render_to_string
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..db.dialects import dialect_of
 from ..handlers.redaction import redacted_member
 from ..models import Job, SuppressedEnqueue
 from ..reporting.parse import fingerprint_begins, read_id
@@ -82,7 +83,7 @@ class SuppressedEnqueueAdmin(ReadOnlyAdmin):
             return (found if fingerprint is None else found.filter(fingerprint=fingerprint)), False
         if _BEGINNING.fullmatch(term):
             return queryset.filter(**fingerprint_begins(term)), False
-        return (queryset.filter(type__startswith=term) if term else queryset), False
+        return (queryset.filter(dialect_of(queryset).beginning("type", term)) if term else queryset), False
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         happened = ["created", "became", "strategy", "met", "admitted", "group"]

@@ -292,6 +292,14 @@ class Dialect:
         """Return the condition for an exact match, where the database ignores case, accents and trailing spaces."""
         return Q()
 
+    def beginning(self, field: str, text: str) -> Q:
+        """Return the condition that a field begins with a text, in the same case on every database."""
+        return Q(**{f"{field}__startswith": text})
+
+    def containing(self, field: str, text: str) -> Q:
+        """Return the condition that a field contains a text, in the same case on every database."""
+        return Q(**{f"{field}__contains": text})
+
     def condition_of(self, constraint: str) -> str:
         """Return the SQL of the condition of a constraint, as the database has it."""
         raise NotImplementedError

@@ -63,7 +63,8 @@ class MySQL(Dialect):
         return super().lock(rows, by_key=by_key)
 
     def exactly(self, field: str, text: str) -> Q:
-        return Q(Exact(Func(F(field), function="BINARY"), text))
+        column: Any = self.model._meta.get_field(field)
+        return Q(Exact(Func(F(field), function="BINARY"), column.get_prep_value(text)))
 
     def condition_of(self, constraint: str) -> str:
         with self.connection.cursor() as cursor:

@@ -9,6 +9,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from django.db.models import Q, Value
+from django.db.models.functions import StrIndex
+from django.db.models.lookups import Exact, GreaterThan
+
 from ..unique.policy import UniquePolicy
 from .dialect import Dialect
 from .fast.cursors import KeptCursor, Parameters, Plan
@@ -32,6 +36,12 @@ class SQLite(Dialect):
         # A transaction that reads first and writes later may fail at the write; one that begins with a write waits.
         with self.connection.cursor() as cursor:
             cursor.execute(f"DELETE FROM {self.quote(self.model._meta.db_table)} WHERE 1 = 0")
+
+    def beginning(self, field: str, text: str) -> Q:  # LIKE ignores case
+        return Q(Exact(StrIndex(field, Value(text)), 1))
+
+    def containing(self, field: str, text: str) -> Q:
+        return Q(GreaterThan(StrIndex(field, Value(text)), 0))
 
     def condition_of(self, constraint: str) -> str:
         with self.connection.cursor() as cursor:

@@ -17,6 +17,7 @@ from django.db.models.functions import Cast, Upper
 from ..conf import settings
 from ..db.args_index import can_index_args, has_args_index
 from ..db.constraints import of_fingerprint
+from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
 from ..exceptions import Message
 from ..handlers.redaction import hides_places, is_hidden, names_of_any
@@ -55,7 +56,9 @@ def readings(term: str, using: str) -> Iterator[Reading]:
     elif term.startswith(_IN_ARGS):
         yield _in_text(term.removeprefix(_IN_ARGS).strip())
     else:
-        yield from (Reading(partial(_matching, condition=condition), by_index=True) for condition in _exact(term))
+        dialect = dialect_of(Job.objects.using(using))
+        conditions = _exact(term, dialect)
+        yield from (Reading(partial(_matching, condition=condition), by_index=True) for condition in conditions)
         if (member := _MEMBER.fullmatch(term)) is not None:
             path, value = member[1].split("."), member[2]
             if hidden := next((name for name in path if is_hidden(name, names_of_any())), None):
@@ -67,7 +70,8 @@ def readings(term: str, using: str) -> Iterator[Reading]:
             else:  # a number may be the name of a member or a place in an array
                 yield Reading(partial(_with_member, path=path, value=value))
         else:
-            yield Reading(partial(_matching, condition=Q(queue=term) | Q(type__startswith=term)))
+            queue = Q(queue=term) & dialect.exactly("queue", term)
+            yield Reading(partial(_matching, condition=queue | dialect.beginning("type", term)))
         yield _in_text(term)
 
 
@@ -83,10 +87,10 @@ def exact(jobs: QuerySet[Any], term: str) -> QuerySet[Any]:
     return found
 
 
-def _exact(term: str) -> Iterator[Q]:
+def _exact(term: str, dialect: Dialect) -> Iterator[Q]:
     if (id := read_id(term)) is not None:
         yield Q(pk=id)
-    yield Q(key=term)
+    yield Q(key=term) & dialect.exactly("key", term)
     if re.fullmatch("[0-9a-f]{6,64}", digits := term.lower()):
         yield of_fingerprint(**fingerprint_begins(digits))
 
@@ -157,7 +161,8 @@ def _hiding() -> Q:
 
 def _containing(jobs: Any, *, text: str) -> Any:
     """Select by a text in the args, either as given or as JSON escapes it inside a string."""
-    spelled = json.dumps(text, ensure_ascii=not dialect_of(jobs).keeps_unicode_in_json)[1:-1]
-    found = Q(args_text__contains=text) | Q(args_text__contains=spelled)
+    dialect = dialect_of(jobs)
+    spelled = json.dumps(text, ensure_ascii=not dialect.keeps_unicode_in_json)[1:-1]
+    found = dialect.containing("args_text", text) | dialect.containing("args_text", spelled)
     jobs = jobs.alias(args_text=Cast("args", TextField())).filter(found)
     return jobs.alias(args_upper=Upper("args_text")).exclude(_hiding()) if names_of_any() else jobs
