@@ -81,7 +81,8 @@ def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
 class Object:
     """An object with these members, and perhaps with others; a component of the OpenAPI document.
 
-    A key of ``members`` names one or several, with spaces between. Other members of a ``closed`` one are refused.
+    A key of ``members`` names one or several, with spaces between. Other members of a ``closed`` one are refused. A
+    client must send one of those that ``either`` names.
     """
 
     components: ClassVar[dict[str, Any]] = {}
@@ -94,8 +95,9 @@ class Object:
         help: str = "",
         *,
         closed: bool = False,
+        either: tuple[str, ...] = (),
     ) -> None:
-        self.help, self.closed = help, closed
+        self.help, self.closed, self.either = help, closed, either
         self.given = {name: one for names, one in members.items() for name in names.split()}
         self.members = {name.removesuffix("?"): _value_of(one) for name, one in self.given.items()}
         self.required = sorted(self.given.keys() & self.members.keys())
@@ -110,6 +112,7 @@ class Object:
             **({"description": help} if help else {}),
             "properties": {member: value.schema for member, value in self.members.items()},
             **({"required": self.required} if self.required else {}),
+            **({"anyOf": [{"required": [name]} for name in either]} if either else {}),
             **({"additionalProperties": False} if closed else {}),
         }
 

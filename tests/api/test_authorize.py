@@ -59,7 +59,8 @@ def forbidden(refused, answer, action, queue, type):
     error = refused(answer, 403, "x_forbidden")
     details = {name: error["details"][name] for name in ("action", "queue", "type")}
     assert details == {"action": action, "queue": queue, "type": type}
-    assert error["message"].startswith((f"You may not {action} jobs of ", "jobs["))
+    place = error["details"].get("field")
+    assert error["message"].startswith((f"{place}: " * bool(place) + f"You may not {action} jobs of ", "jobs["))
     assert "AUTHORIZE" in error["hint"]
     return error
 
@@ -72,8 +73,15 @@ def test_a_workflow_is_started_with_allowed_jobs_only(ojs, rule, refused):
     rule(mail_only)
     on_mail, on_bank = ({**ONE, "options": {"queue": queue}} for queue in ("mail", "bank"))
     path, nested = "/ojs/v1/workflows", {"type": "batch", "jobs": [on_mail], "callbacks": {"on_success": on_bank}}
-    forbidden(refused, ojs.post(path, {"type": "chain", "steps": [on_mail, nested]}), "enqueue", "bank", "t")
-    forbidden(refused, ojs.post(path, {"type": "chain", "steps": [on_mail, ONE]}), "enqueue", "default", "t")
+    graph = [{**one, "id": id} for id, one in (("on_success", ONE), ("a", on_mail), ("b", on_mail))]
+    graph[0]["depends_on"] = ["a", "b"]
+    for queue, place, definition in (
+        ("bank", "steps[1].callbacks.on_success", {"type": "chain", "steps": [on_mail, nested]}),
+        ("default", "steps[1]", {"type": "chain", "steps": [on_mail, ONE]}),
+        ("default", "steps[0]", {"steps": graph}),
+    ):
+        error = forbidden(refused, ojs.post(path, definition), "enqueue", queue, "t")
+        assert error["details"]["field"] == place
     assert not Job.objects.exists()
 
 

@@ -3,9 +3,11 @@
 The headers and the shapes are those of the clients' own code: `args` and options vary, ids and names are theirs.
 """
 
+import jsonschema
 import pytest
 from django.test import override_settings
 
+from django_ojs_unique.api.openapi import generator
 from django_ojs_unique.models import Queue
 
 pytestmark = pytest.mark.django_db
@@ -58,6 +60,19 @@ def test_steps_that_name_those_before_them_are_a_chain_a_group_or_a_batch(ojs, k
         needed = [sorted(one.get("depends_on", [])) for one in steps]
         assert [sorted(one["depends_on"]) for one in shown] == needed
         assert {(one["type"], "state" in one) for one in shown} == {("t", True)}
+
+
+@pytest.mark.parametrize("steps", [steps for _, steps in GRAPHS.values()], ids=GRAPHS)
+def test_a_graph_fits_the_document(steps):
+    document = generator.document()
+    start = {"$ref": "#/components/schemas/StartWorkflow", "components": document["components"]}
+    nested = {"id": "step-9", "depends_on": [], "type": "group", "jobs": [{"type": "t", "args": []}]}
+    jsonschema.validate({"steps": [*steps, nested]}, start)
+    for wrong in ({"args": "none"}, {"options": {"callback_type": "on_monday"}}, {"id": 7}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({"steps": [{**steps[0], **wrong}]}, start)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"jobs": [{"type": "t", "args": []}]}, start)
 
 
 def test_the_callbacks_of_such_a_batch_run_by_its_outcome(ojs):

@@ -111,6 +111,12 @@ SENT = {
     "DefineCron": ("/ojs/v1/cron", {**CRON, **MORE}),
     "JobTemplate": ("/ojs/v1/cron", {**CRON, "job_template": {**CRON["job_template"], **MORE}}),
     "StartWorkflow": ("/ojs/v1/workflows", {"type": "group", "jobs": [job_with()], **MORE}),
+    "NestedWorkflow": (
+        "/ojs/v1/workflows",
+        {"type": "chain", "steps": [{"type": "group", "jobs": [job_with()], **MORE}]},
+    ),
+    "GraphStep": ("/ojs/v1/workflows", {"steps": [{"id": "a", **job_with(), **MORE}]}),
+    "GraphOptions": ("/ojs/v1/workflows", {"steps": [{"id": "a", **job_with(**MORE)}]}),
     "MemberJob": ("/ojs/v1/workflows", {"type": "group", "jobs": [{**job_with(), **MORE}]}),
     "Callbacks": ("/ojs/v1/workflows", {"type": "batch", "jobs": [job_with()], "callbacks": {"x_more": job_with()}}),
     "Fetch": ("/ojs/v1/workers/fetch", {"queues": ["none"], **MORE}),

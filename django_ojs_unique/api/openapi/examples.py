@@ -42,6 +42,12 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
             "jobs": [{"type": "email.send", "args": [1]}, {"type": "email.send", "args": [2]}],
             "callbacks": {"on_failure": {"type": "ops.alert", "args": []}},
         },
+        "Steps that depend on others": {
+            "steps": [
+                {"id": "load", "type": "data.load", "args": []},
+                {"id": "check", "type": "data.check", "args": [], "depends_on": ["load"]},
+            ],
+        },
     },
     "fetchJobs": {"Up to five jobs": {"queues": ["emails", "default"], "count": 5, "worker_id": "worker-1"}},
     "ackJob": {"With a result": {"job_id": "01890a5d-ac96-774b-bcce-b302099a8057", "result": {"pages": 3}}},

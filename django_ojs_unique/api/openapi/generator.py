@@ -93,7 +93,8 @@ class OJSSchema(AutoSchema):
 
     def _get_request_body(self, direction: Any = "request") -> Any:
         body, request = super()._get_request_body(direction), self.described.request  # type: ignore[no-untyped-call]
-        return body if request is None or not request.required else {**body, "required": True}
+        needs_some = request is not None and (request.required or request.either)
+        return {**body, "required": True} if needs_some else body
 
     def get_response_serializers(self) -> Any:
         bodies = {**dict.fromkeys(self._refusals(), REFUSAL), **self.described.answers}

@@ -10,6 +10,7 @@ from rest_framework.response import Response
 
 from ... import models
 from ...conf import settings
+from ...exceptions import OJSError
 from ...maintenance.on_demand import run_maintenance, unless_busy
 from ...ojs.names import UUID_TEXT
 from ...ojs.workflows import Kind, MemberOutcome, Role, WorkflowState
@@ -82,7 +83,10 @@ class Workflows(OJSView):
         body, places = with_kind(self.body)
         wanted = read_workflow(body, self.now(), places)
         for leaf in wanted.flow.leaves():
-            demand_request(request, leaf.request)
+            try:
+                demand_request(request, leaf.request)
+            except OJSError as error:
+                raise leaf.located(error) from None
         workflow = start_workflow(self.jobs, wanted)
         location = f"{request.path}/{workflow.pk}"
         found = hints((leaf.path, leaf.request) for leaf in wanted.flow.leaves())

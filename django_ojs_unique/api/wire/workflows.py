@@ -288,20 +288,42 @@ def _count(noun: str, outcome: str | None = None) -> Value:
 _NOUNS = {"steps": "Of a chain.", "jobs": "Of a group or a batch."}
 _NAME = text("", LONGEST_NAME)
 _MEMBER_JOB = ENQUEUE.extended("MemberJob", {"name?": _NAME}, "A job of a workflow.")
-_SENT_MEMBER = Value({"anyOf": [_MEMBER_JOB.ref, {"$ref": "#/components/schemas/StartWorkflow"}]})
+_SENT_MEMBER = Value({"anyOf": [_MEMBER_JOB.ref, {"$ref": "#/components/schemas/NestedWorkflow"}]})
+_SHARED = {
+    "name?": _NAME,
+    "jobs?": array(_SENT_MEMBER, _NOUNS["jobs"], 1),
+    "callbacks?": Object("Callbacks", {f"{role}?": _MEMBER_JOB.member() for role in CALLBACKS}, closed=True).member(
+        "Of a batch."
+    ),
+    "options?": JOB_OPTIONS.member("For the jobs that do not set them."),
+}
+_OTHERS = "Other members are kept and returned."
+_NESTED = Object(
+    "NestedWorkflow",
+    {"type": one_of(Kind), "steps?": array(_SENT_MEMBER, _NOUNS["steps"], 1), **_SHARED},
+    f"A workflow in another one. {_OTHERS}",
+)
+_GRAPH_STEP = _MEMBER_JOB.extended(
+    "GraphStep",
+    {
+        "id": text("", LONGEST_NAME),
+        "depends_on?": array(text()),
+        "options?": JOB_OPTIONS.extended("GraphOptions", {"callback_type?": one_of(CALLBACKS)}).member(),
+    },
+    "A job of a workflow without a `type`.",
+)
 START = Object(
     "StartWorkflow",
     {
-        "type": one_of(Kind),
-        "name?": _NAME,
-        "id?": text("Not of a nested one.", 36, UUID7_TEXT.pattern),
-        **{f"{noun}?": array(_SENT_MEMBER, help, 1) for noun, help in _NOUNS.items()},
-        "callbacks?": Object("Callbacks", {f"{role}?": _MEMBER_JOB.member() for role in CALLBACKS}, closed=True).member(
-            "Of a batch."
+        "type?": one_of(Kind, "Left out if the `steps` have an `id` and say on which others they depend."),
+        "id?": text("", 36, UUID7_TEXT.pattern),
+        "steps?": array(
+            Value({"anyOf": [*_SENT_MEMBER.schema["anyOf"], _GRAPH_STEP.ref]}), "Of a chain, or without a `type`.", 1
         ),
-        "options?": JOB_OPTIONS.member("For the jobs that do not set them."),
+        **_SHARED,
     },
-    "A workflow to start, or one to nest. Other members are kept and returned.",
+    f"A workflow to start. {_OTHERS}",
+    either=("type", "steps"),
 )
 _STATE = {
     "state": one_of(MemberState, of=lambda it: it.tree.state(it.row)),
