@@ -90,7 +90,8 @@ def _answer(visibility: Visibility, form: ExplainForm) -> dict[str, Any] | None:
             for duplicate in met[:MOST_DUPLICATES]
         ],
         "more": max(len(met) - MOST_DUPLICATES, 0),
-        "code": plain_text(_code(**shown)),
+        "context": [harmless(translate(one)) for one in explanation.matches_only],
+        "code": plain_text(_code(**{name: value for name, value in shown.items() if name != "context"})),
     }
 
 

@@ -10,6 +10,7 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..handlers.carried import unique_names
 from ..reporting.parse import read_json
 from ..reporting.text import harmless
 from ..unique.keys import KeyMode, KeyScope
@@ -17,6 +18,7 @@ from .sentences import translate
 
 NOT_GIVEN: Any = ...
 """The value of an empty JSON field; None is the value of ``null``."""
+_JSON = ("args", "meta", "context", "unique")
 
 
 class StrictJSONField(forms.Field):
@@ -44,6 +46,11 @@ class ExplainForm(forms.Form):
     )
     queue = forms.CharField(label=_("Queue"), required=False, help_text=_("Empty means the handler’s."))
     meta = StrictJSONField(label=_("Meta"), required=False, help_text=_("JSON: an object that travels with the job."))
+    context = StrictJSONField(
+        label=_("Context"),
+        required=False,
+        help_text=_("JSON: what the job would carry, by the names of the classes. Empty: what is active here."),
+    )
     unique = StrictJSONField(
         required=False,
         label=_("Unique policy"),
@@ -70,6 +77,8 @@ class ExplainForm(forms.Form):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if not unique_names():
+            del self.fields["context"]
         zone = timezone.get_current_timezone_name()
         message = gettext("As in 2026-01-31 14:00. Without an offset: in {zone}.")
         self.fields["scheduled_at"].help_text = message.format(zone=zone)
@@ -92,7 +101,7 @@ class ExplainForm(forms.Form):
     def options(self) -> dict[str, Any]:
         """Return the arguments of an enqueue that were filled in."""
         given = self.cleaned_data
-        options = {name: given[name] for name in ("args", "meta", "unique") if given[name] is not NOT_GIVEN}
+        options = {name: given[name] for name in _JSON if given.get(name, NOT_GIVEN) is not NOT_GIVEN}
         if given["without_policy"]:
             options["unique"] = None
         options |= {name: given[name] for name in ("queue", "key", "scheduled_at", "delay") if given[name]}

@@ -10,11 +10,13 @@ from typing import Any
 from django.db.models import QuerySet
 
 from ..db.constraints import holding_unique_key
-from ..exceptions import Message, did_you_mean, shorten
-from ..handlers.redaction import redacted_canonical, redacted_limits
+from ..exceptions import Message, as_json, did_you_mean, shorten
+from ..handlers.carried import unique_names
+from ..handlers.redaction import redacted, redacted_canonical, redacted_limits
 from ..handlers.registry import registry
 from ..ojs.limits import Limit, with_values
 from ..unique.conflict import Action, duplicates, judge
+from ..unique.fingerprint import unique_context
 from ..unique.keys import JobKey, KeyAction
 from ..unique.keys import judge as judge_key
 from ..unique.policy import UniquePolicy, Window
@@ -41,8 +43,9 @@ class Explanation:
     ``action`` is ``create``, ``replace``, ``reject`` or ``ignore``. ``duplicates`` come newest first: at most 1,000
     live ones, and 100 finished ones in each state. Their payloads are loaded on access. ``limits`` are those of the
     new job as it would store them (`Limit.of`), ``queue`` and ``priority`` are its own, and ``run_at`` is when it would
-    become available, None for at once. ``in_turns``: whether its queue is fair.
-    ``fingerprint`` and ``canonical_text`` are empty for a job with neither a policy nor a key.
+    become available, None for at once. ``in_turns``: whether its queue is fair. ``context``: what only jobs that carry
+    the same match it, by the names of the classes in ``CONTEXT``; None stands for nothing carried.
+    ``fingerprint`` and ``canonical_text`` are empty for a job with neither a policy nor a key, and so is ``context``.
     """
 
     action: str
@@ -56,11 +59,22 @@ class Explanation:
     priority: int = field(default=0, compare=False)
     run_at: datetime | None = field(default=None, compare=False)
     in_turns: bool = field(default=False, compare=False)
+    context: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def redacted(self, type: str, args: Any) -> Explanation:
         """Return it with what is redacted in jobs of a type masked."""
         text, limits = redacted_canonical(type, self.canonical_text), redacted_limits(type, args, list(self.limits))
-        return replace(self, canonical_text=text, limits=tuple(limits))
+        return replace(self, canonical_text=text, limits=tuple(limits), context=redacted(type, dict(self.context)))
+
+    @property
+    def matches_only(self) -> list[Message]:
+        """Sentences that say which jobs match it only, as they carry the same context."""
+        return [
+            Message("Only jobs that carry no {name} match it.", name=name)
+            if carried is None
+            else Message("Only jobs that carry {name} {value} match it.", name=name, value=as_json(carried))
+            for name, carried in self.context.items()
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return it by the names that the CLI and the HTTP API have for it; None stands for what it has not."""
@@ -71,6 +85,7 @@ class Explanation:
             "unique_key": self.fingerprint or None,
             "canonical_text": self.canonical_text or None,
             "unique": policy,
+            "context": self.context or None,
             "limits": list(map(with_values, self.limits)) or None,
             "duplicates": [
                 {
@@ -94,6 +109,8 @@ class Explanation:
             return
         yield f"canonical text: {self.canonical_text}"
         yield f"fingerprint:    {self.fingerprint}"
+        for sentence in self.matches_only:
+            yield f"context:        {sentence}"
         for duplicate in self.duplicates:
             until = (
                 f"until {duplicate.until:%Y-%m-%d %H:%M:%S %Z}" if duplicate.until else "for as long as it is listed"
@@ -105,6 +122,7 @@ def explain(jobs: QuerySet[Any], new_job: NewJob, now: datetime) -> Explanation:
     """Explain one valid request against the rows of ``jobs``."""
     explanation = _explain(jobs, new_job, now)
     job = new_job.job
+    carried = (unique_context(job.meta) or {}) if explanation.fingerprint else None
     explanation = replace(
         explanation,
         limits=tuple(job.limits or ()),
@@ -112,6 +130,7 @@ def explain(jobs: QuerySet[Any], new_job: NewJob, now: datetime) -> Explanation:
         priority=job.priority,
         run_at=job.run_at,
         in_turns=job.fair_partition is not None,
+        context={} if carried is None else {name: carried.get(name) for name in unique_names()},
     )
     is_stored = explanation.action == "create" or (explanation.action == "replace" and new_job.key is None)
     if new_job.has_id and is_stored and jobs.filter(pk=new_job.job.pk).exists():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
@@ -12,7 +13,7 @@ from django.db import connections
 
 from ..conf import imported, settings
 from ..db import sessions
-from ..exceptions import InvalidRequest, TransactionLeftOpen
+from ..exceptions import InvalidRequest, TransactionLeftOpen, did_you_mean
 from ..ojs.canonical import plain
 from ..unique.fingerprint import CONTEXT
 
@@ -57,11 +58,14 @@ def obey_setting() -> None:
     contexts.cache_clear()
 
 
-def capture() -> dict[str, Any] | None:
-    """Return what a job that is enqueued now carries, or None. Raises InvalidRequest for what is no JSON object."""
+def capture(instead: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any] | None:
+    """Return what a job that is enqueued now carries, or None. Raises InvalidRequest for what is no JSON object.
+
+    ``instead`` has, by the names of classes, what these would capture elsewhere. Raises InvalidRequest for other names.
+    """
     carried: dict[str, Any] = {}
     for one in contexts():
-        captured = one.capture()
+        captured = instead[one.name] if one.name in instead else one.capture()
         if captured is None:
             continue
         if not isinstance(captured, Mapping):
@@ -69,7 +73,15 @@ def capture() -> dict[str, Any] | None:
             raise InvalidRequest.at(f"context.{one.name}", "must be an object", value=captured, hint=hint)
         kind = _UNIQUE if one.unique else _CARRIED
         carried.setdefault(kind, {})[one.name] = plain(dict(captured), f"context.{one.name}")
+    for name in instead:
+        if name not in (known := [one.name for one in contexts()]):
+            raise InvalidRequest.at(f"context.{name}", "is carried by no job", hint=did_you_mean(name, known))
     return carried or None
+
+
+def unique_names() -> list[str]:
+    """Return the names of what only jobs that can be duplicates have in common."""
+    return [one.name for one in contexts() if one.unique]
 
 
 def split(meta: Any) -> tuple[Any, Any]:

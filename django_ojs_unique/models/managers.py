@@ -20,7 +20,7 @@ from ..exceptions import InvalidRequest
 from ..ojs.limits import Limit
 from ..ojs.retry import RetryPolicy
 from ..operations.queryset import ChangeableQuerySet
-from ..options import INHERIT
+from ..options import INHERIT, OBJECT
 from ..unique.keys import KeyMode, KeyScope
 from ..unique.policy import UniquePolicy
 
@@ -189,6 +189,9 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
     def explain(self, type: str | None = None, args: Any = None, **options: Any) -> Explanation | str:
         """Say what ``enqueue(type, args, **options)`` would do now, and why; nothing is written.
 
+        ``context``: what the job would carry elsewhere, by the names of classes in ``CONTEXT``, as in
+        ``{"tenant": {"schema_name": "acme"}}``; None for a name: nothing. What is not named is captured here.
+
         It reads the database that an enqueue would write to, because a replica may be behind.
 
         Return an `Explanation` with the fingerprint, the canonical text, and the current duplicates with the end of
@@ -198,9 +201,12 @@ class JobQuerySet(ChangeableQuerySet[JobT]):
         if type is None:
             return super().explain(**options)
         from ..enqueue.request import Request, refuse_unknown
+        from ..handlers.carried import capture
 
+        given = options.pop("context", None)
         refuse_unknown("explain", type, options)
-        return self.explain_request(Request(type=type, args=args, elsewhere=True, **options))
+        carried = {} if given is None else {"context": capture(OBJECT.read(given, "context"))}
+        return self.explain_request(Request(type=type, args=args, elsewhere=True, **carried, **options))
 
     def explain_request(self, request: Request, replaceable: models.QuerySet[Any] | None = None) -> Explanation:
         """Do what `explain` does, for a `Request`. ``replaceable``: the only jobs that it may replace, if not any."""

@@ -1,12 +1,16 @@
 """What jobs carry from their enqueue to their runs, `OJS_UNIQUE["CONTEXT"]`."""
 
+import io
+import json
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 import pytest
 from django.core.checks import run_checks
+from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 
 from django_ojs_unique import chain
 from django_ojs_unique.checks.settings import check_tenants
@@ -139,6 +143,88 @@ def test_each_item_of_a_batch_carries_what_is_active_when_it_is_drawn(seen):
                 yield {"type": "plain"}
 
     assert [each.outcome for each in Job.objects.enqueue_many(items())] == ["created", "created", "deduplicated"]
+
+
+def test_an_explanation_says_which_context_counts_and_takes_another(seen):
+    job = enqueue(1).job
+    explained = Job.objects.explain("plain")
+    assert (explained.action, explained.context) == ("create", {"site": None})
+    assert "context:        Only jobs that carry no site match it." in str(explained)
+    explained = Job.objects.explain("plain", context={"site": {"id": 1}})
+    assert (explained.action, explained.fingerprint) == ("ignore", job.fingerprint)
+    assert explained.to_dict()["context"] == {"site": {"id": 1}}
+    assert 'Only jobs that carry site {"id": 1} match it.' in str(explained)
+    with setting(site, 1):
+        assert Job.objects.explain("plain").action == "ignore"
+        assert Job.objects.explain("plain", key="k", context={"site": None}).context == {"site": None}
+        assert Job.objects.explain("plain", context={"site": {"id": 2}, "language": None}).action == "create"
+
+
+def test_a_job_that_takes_no_part_in_uniqueness_matches_in_no_context(seen, settings):
+    assert Job.objects.explain("plain", unique=None).to_dict()["context"] is None
+    settings.OJS_UNIQUE = {"CONTEXT": Language}
+    assert Job.objects.explain("plain").to_dict()["context"] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [({"sitee": {}}, "context.sitee"), ({"site": 7}, "context.site"), ({"site": {"id": object()}}, "context.site.id")],
+)
+def test_an_explanation_refuses_what_no_job_carries(seen, given, field):
+    with refused(InvalidRequest, field):
+        Job.objects.explain("plain", context=given)
+
+
+def test_an_explanation_masks_what_is_redacted(seen, settings):
+    settings.OJS_UNIQUE = {"CONTEXT": Site, "REDACT": ["id"]}
+    explained = Job.objects.explain("plain", context={"site": {"id": "secret"}}).redacted("plain", None)
+    assert "secret" not in f"{explained} {explained.to_dict()}"
+
+
+def test_the_command_says_it_and_takes_another(seen):
+    def say(*more):
+        out = io.StringIO()
+        call_command("jobs", "explain", "plain", *more, stdout=out)
+        return out.getvalue()
+
+    enqueue(1)
+    assert "Only jobs that carry no site match it." in say()
+    assert "--context" in say()
+    there = ("--context", '{"site": {"id": 1}}')
+    assert say(*there).startswith("would ignore")
+    assert "--context" not in say(*there)
+    assert json.loads(say(*there, "--json"))["context"] == {"site": {"id": 1}}
+    with pytest.raises(CommandError, match=r"^context\.sitee: .* Did you mean 'site'\?"):
+        say("--context", '{"sitee": {}}')
+
+
+def test_a_client_learns_it_and_cannot_choose_it(seen, client, admin_user):
+    client.force_login(admin_user)
+    with setting(site, 1):
+        enqueue(1)
+        body = {"type": "plain", "args": {}}
+        explained = client.post("/ojs/v1/jobs/explain", body, "application/json").json()["explanation"]
+        assert (explained["action"], explained["context"]) == ("ignore", {"site": {"id": 1}})
+        sent = {**body, "context": {"site": {"id": 2}}}
+        assert client.post("/ojs/v1/jobs/explain", sent, "application/json").json()["explanation"]["context"] == {
+            "site": {"id": 1}
+        }
+
+
+def test_the_page_that_explains_says_it_and_takes_another(seen, admin_client, settings):
+    enqueue(1)
+    page = reverse("admin:django_ojs_unique_explain")
+    answer = admin_client.post(page, {"type": "plain"}).context["answer"]
+    assert (answer["name"], answer["context"]) == ("create", ["Only jobs that carry no site match it."])
+    there = {"type": "plain", "context": '{"site": {"id": 1}}'}
+    said = admin_client.post(page, there).context
+    assert said["answer"]["name"] == "ignore"
+    assert "context" not in said["answer"]["code"]
+    assert admin_client.get(said["link"]).context["answer"]["name"] == "ignore"
+    wrong = admin_client.post(page, {**there, "context": '{"sitee": {}}'}).context["form"]
+    assert [*wrong.errors] == ["context"]
+    settings.OJS_UNIQUE = {"CONTEXT": Language}
+    assert "context" not in admin_client.get(page).context["form"].fields
 
 
 @pytest.mark.slow

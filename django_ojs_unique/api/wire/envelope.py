@@ -160,6 +160,7 @@ EXPLANATION = Object(
         "action": one_of(("create", "replace", "reject", "ignore")),
         "reason unique_key? canonical_text?": text(),
         "unique?": UNIQUE.member(),
+        "context?": mapping(help="Of what this server captures for the caller, only jobs that carry the same match."),
         "limits?": array(JOB_LIMIT),
         "duplicates": array(mapping()),
     },

@@ -83,6 +83,12 @@ class Explain(Subcommand):
             metavar="JSON",
             help="An object or an array; none by default.",
         )
+        parser.add_argument(
+            "--context",
+            type=_json,
+            metavar="JSON",
+            help='What the job would carry where it is enqueued, as in {"tenant": {"schema_name": "acme"}}.',
+        )
         for name, option in DECIDING.items():
             read, metavar = _READ.get(option.kind, (str, name.upper()))
             parser.add_argument(
@@ -95,7 +101,7 @@ class Explain(Subcommand):
 
     def run(self, *, type: str, verbosity: int, **options: Any) -> None:
         options["args"] = options["job_args"]
-        given = {name: options[name] for name in ("args", *DECIDING) if options[name] is not None}
+        given = {name: options[name] for name in ("args", "context", *DECIDING) if options[name] is not None}
         given = {name: None if value is NULL else value for name, value in given.items()}
         explanation = self.jobs.explain(type, **given).redacted(type, given.get("args"))
         meets = would_meet(explanation, self.using)
@@ -105,6 +111,8 @@ class Explain(Subcommand):
         label = "limit" if explanation.limits else "queue"
         for line in (*others, *(f"{label}:          {text}" for text in meets)):
             self.say(harmless(line))
+        if explanation.context and options["context"] is None:
+            self.say("That is what is active in this process. --context asks about another context.")
         for duplicate in explanation.duplicates[:MOST_WAITING]:
             if waits := waits_for(duplicate.job, self.using):
                 self.say(harmless(f"job {duplicate.job.pk}: {' '.join(waits)}"))
