@@ -12,7 +12,6 @@ from django.template.loader import render_to_string
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..db.dialects import dialect_of
 from ..handlers.redaction import redacted_member
 from ..models import Job, SuppressedEnqueue
 from ..reporting.parse import fingerprint_begins, read_id
@@ -74,6 +73,8 @@ class SuppressedEnqueueAdmin(ReadOnlyAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
+        from ..reporting.search import of_types
+
         term = search_term.strip()
         # Without dashes, an id could also be the beginning of a fingerprint.
         if "-" in term and (id := read_id(term)) is not None:
@@ -83,7 +84,7 @@ class SuppressedEnqueueAdmin(ReadOnlyAdmin):
             return (found if fingerprint is None else found.filter(fingerprint=fingerprint)), False
         if _BEGINNING.fullmatch(term):
             return queryset.filter(**fingerprint_begins(term)), False
-        return (queryset.filter(dialect_of(queryset).beginning("type", term)) if term else queryset), False
+        return (of_types(queryset, term) if term else queryset), False
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         happened = ["created", "became", "strategy", "met", "admitted", "group"]

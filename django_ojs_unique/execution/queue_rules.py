@@ -96,16 +96,23 @@ def rooms_left(jobs: QuerySet[Any], most: int, locked: Collection[Queue], now: d
     for row in locked:
         left = [most]
         if row.concurrency_limit is not None:
-            active = jobs.filter(
-                state=JobState.ACTIVE, queue=row.name, finished_at=None, lease_expires_at__isnull=False
-            )
-            stopped = StoppedRun.objects.using(jobs.db).filter(queue=row.name, lease_expires_at__gt=now)
-            running = active.order_by().values("pk").union(stopped.values("job_id"), all=True)
-            left.append(row.concurrency_limit - running.count())
+            left.append(row.concurrency_limit - running(jobs, row.name, now))
         if row.max_per_second is not None:
-            left.append(row.max_per_second - (row.window_count if _in_window(row, now) else 0))
+            left.append(row.max_per_second - handed_out_lately(row, now))
         found[row.name] = min(left)
     return {name: room for name, room in found.items() if room > 0}
+
+
+def running(jobs: QuerySet[Any], queue: str, now: datetime) -> int:
+    """Count what runs for the limit of a queue."""
+    active = jobs.filter(state=JobState.ACTIVE, queue=queue, finished_at=None, lease_expires_at__isnull=False)
+    stopped = StoppedRun.objects.using(jobs.db).filter(queue=queue, lease_expires_at__gt=now)
+    return active.order_by().values("pk").union(stopped.values("job_id"), all=True).count()
+
+
+def handed_out_lately(row: Queue, now: datetime) -> int:
+    """Return how many jobs of a queue have been handed out in its window of now."""
+    return row.window_count if _in_window(row, now) else 0
 
 
 def count_handed_out(using: str, handed_out: Mapping[str, int], now: datetime) -> None:

@@ -1,8 +1,8 @@
-"""What a job waits for, in sentences: a paused queue, a look at its limits, a fair queue's turn, a slot."""
+"""What a job waits for, in sentences: its queue, a look at its limits, a fair queue's turn, a slot."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -14,15 +14,16 @@ from django.db.models import Exists, OuterRef, Sum
 from ..db.clock import database_now
 from ..enqueue.explain import Explanation
 from ..exceptions import Message
+from ..execution.queue_rules import handed_out_lately, running
 from ..handlers.redaction import redacted_member
 from ..limits.slots import started_since
 from ..models import Job, LimitOverride, LimitPartition, Queue, Slot
 from ..models.limit import in_force, partition_text, weight_in_force
 from ..ojs.blocking import FAIR, ID, LIMITED, PARTITIONS
-from ..ojs.states import JobState
-from .line import Line, Lines, Place, before
+from ..ojs.states import WAITING, JobState
+from .line import Line, Lines, Place, ahead_of, available, before_text
 from .stopped import stopped
-from .text import full, shortened
+from .text import MOST_COUNTED, full, shortened
 
 MOST_HOLDERS = 3
 """How many of the jobs that have slots of a partition are named."""
@@ -31,23 +32,30 @@ TIMES = {1: Message("second"), 60: Message("minute"), 3600: Message("hour")}
 
 
 def waits_for(job: Any, using: str) -> tuple[str, ...]:
-    """Say what an available job waits for before a worker may claim it; empty if it waits for a worker only.
+    """Say why a waiting job does not start; empty if an available one waits for a worker only.
 
-    At most twelve statements, whatever waits. Redacted values are masked.
+    At most seventeen statements, and seven for each limit of a job at which no worker has looked, whatever waits.
+    Redacted values are masked.
     """
+    if job.state not in WAITING:
+        return ()
+    row = _row_of(job.queue, using)
+    if row.paused_at is not None:
+        return (_paused(row),)
     if job.state != JobState.AVAILABLE:
         return ()
-    paused = _paused(using)
-    if job.queue in paused:
-        return _is_paused(job.queue)
+    ahead = partial(ahead_of, job, using)
+    of_queue = _of_queue(row, using, ahead)
     if job.blocked_by == LIMITED:
-        return (Message("No worker has looked at its limits yet."), before(job, using))
+        limits = redacted_member(job, "limits") or ()
+        closed = (sentence for one in limits for sentence in _closed(one, _standing(one, using), using))
+        return (*of_queue, Message("No worker has looked at its limits yet."), *closed, before_text(ahead()))
     if job.blocked_by.startswith(FAIR):
         waits_for_turn = Message("Waits for a turn of its partition in the fair queue {queue}.", queue=job.queue)
-        return (waits_for_turn, before(job, using, in_partition=True))
+        return (*of_queue, waits_for_turn, before_text(ahead(), in_partition=True))
     if job.blocked_by.startswith(PARTITIONS):
-        return tuple(_for_a_slot(job, using, paused))
-    return ()
+        return (*of_queue, *_for_a_slot(job, using))
+    return (*of_queue, before_text(ahead())) if of_queue else ()
 
 
 def short_partition(limit: Mapping[str, Any]) -> str:
@@ -58,21 +66,25 @@ def short_partition(limit: Mapping[str, Any]) -> str:
 def would_meet(explanation: Explanation, using: str) -> tuple[str, ...]:
     """Say of each limit of a job that would be stored whether the job would wait; redact the explanation before.
 
-    If its queue is paused, say only that. At most eight statements for each limit, and three.
+    Before that, say what its queue waits for; if that is paused, say only that. At most eight statements for each
+    limit, and seven.
     """
     if explanation.action not in ("create", "replace"):
         return ()
-    paused = _paused(using)
-    if explanation.queue in paused:
-        return _is_paused(explanation.queue)
-    if not explanation.limits:
-        return ()
+    row = _row_of(explanation.queue, using)
+    if row.paused_at is not None:
+        return (_paused(row),)
     if explanation.run_at is not None:
-        return (Message("Would not ask for a slot before {moment}.", moment=full(explanation.run_at)),)
+        moment = full(explanation.run_at)
+        return (Message("Would not ask for a slot before {moment}.", moment=moment),) if explanation.limits else ()
+    found = _of_queue(row, using, available(using, [row.name]).order_by()[: MOST_COUNTED + 1].count)
+    if not explanation.limits:
+        return tuple(found)
     place = None if explanation.in_turns else Place(explanation.priority)
     replaced = [one.job.pk for one in explanation.duplicates] if explanation.action == "replace" else []
-    lines = Lines(using, place, paused=paused, without=replaced)
-    return tuple(_would_meet(limit, _standing(limit, using), lines.of(limit["id"])) for limit in explanation.limits)
+    lines = Lines(using, place, without=replaced)
+    of_limits = (_would_meet(limit, _standing(limit, using), lines.of(limit["id"])) for limit in explanation.limits)
+    return (*found, *of_limits)
 
 
 def _would_meet(limit: Mapping[str, Any], now: _Standing, line: Line) -> str:
@@ -91,12 +103,23 @@ def _weight(limit: Mapping[str, Any]) -> list[str]:
     return [Message("It takes {count} slots.", count=f"{weight:,}")] if weight > 1 else []
 
 
-def _paused(using: str) -> set[str]:
-    return set(Queue.objects.using(using).filter(paused_at__isnull=False).values_list("name", flat=True))
+def _row_of(queue: str, using: str) -> Queue:
+    return Queue.objects.using(using).filter(name=queue).first() or Queue(name=queue)
 
 
-def _is_paused(queue: str) -> tuple[str]:
-    return (Message("Queue {queue} is paused: no worker claims its jobs.", queue=queue),)
+def _paused(row: Queue) -> str:
+    return Message("Queue {queue} is paused: no worker claims its jobs.", queue=row.name)
+
+
+def _of_queue(row: Queue, using: str, ahead: Callable[[], int]) -> list[str]:
+    """Say which limits of a queue a job waits for, before which so many others have their turn."""
+    found, now, most, rate = list[str](), database_now(using), row.concurrency_limit, row.max_per_second
+    if most is not None and (count := running(Job.objects.using(using), row.name, now)) >= most:
+        say = partial(Message, queue=row.name, count=f"{count:,}", most=f"{most:,}")
+        found.append(say("Queue {queue} is full: {count} of {most} jobs run."))
+    if rate is not None and (handed_out_lately(row, now) >= rate or ahead() >= min(rate, MOST_COUNTED)):
+        found.append(Message("Queue {queue} starts at most {most} jobs in a second.", queue=row.name, most=f"{rate:,}"))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +171,22 @@ def _for_a_slot(job: Any, using: str, paused: Collection[str]) -> Iterator[str]:
     if limit is None:
         yield Message("Is blocked by what is none of its own: `manage.py jobs verify --fix` fixes that.")
         return
-    partition, now, line = short_partition(limit), _standing(limit, using), None
+    now, line = _standing(limit, using), None
+    yield from _closed(limit, now, using)
     if job.blocked_by == limit["id"]:
-        line = Lines(using, Place.of(job), paused=paused).of(limit["id"])
+        line = Lines(using, Place.of(job)).of(limit["id"])
+    if not now.is_full and not now.is_early:
+        if line is not None and line.is_empty:
+            yield Message("Waits for a worker: a slot of {key} is free.", key=short_partition(limit))
+        else:
+            yield Message("Waits for its turn of {key}: a slot is free.", key=short_partition(limit))
+    yield from _weight(limit)
+    yield before_text(ahead_of(job, using), in_partition=True) if line is None else line.text
+
+
+def _closed(limit: Mapping[str, Any], now: _Standing, using: str) -> Iterator[str]:
+    """Say that a limit lets no job start now; nothing if it does."""
+    partition = short_partition(limit)
     if now.is_full:
         used, most = f"{now.used:,}", f"{now.running:,}"
         yield Message("Waits for a slot of {key}: {count} of {most} in use.", key=partition, count=used, most=most)
@@ -164,13 +200,6 @@ def _for_a_slot(job: Any, using: str, paused: Collection[str]) -> Iterator[str]:
         opens_at = LimitPartition.objects.using(using).filter(pk=limit["id"]).values_list("opens_at", flat=True).first()
         if opens_at is not None and opens_at > database_now(using):
             yield Message("The next may start at {moment}.", moment=full(opens_at))
-    if not now.is_full and not now.is_early:
-        if line is not None and line.is_empty:
-            yield Message("Waits for a worker: a slot of {key} is free.", key=partition)
-        else:
-            yield Message("Waits for its turn of {key}: a slot is free.", key=partition)
-    yield from _weight(limit)
-    yield before(job, using, in_partition=True) if line is None else line.text
 
 
 def _used(using: str, partition: str) -> tuple[int, list[UUID]]:

@@ -12,7 +12,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from ..exceptions import Message
-from ..models import Job
+from ..models import Job, Queue
 from ..ojs.blocking import FAIR, LIMITED, PARTITIONS, fair_blocks_of
 from ..ojs.limits import are_readable
 from ..ojs.states import JobState
@@ -62,15 +62,13 @@ class Line:
 class Lines:
     """The lines for slots up to a place; without one, as for a job of a fair queue, all jobs in them take turns.
 
-    The jobs ``without`` and those of ``paused`` queues do not count. Two statements.
+    The jobs ``without`` and those of paused queues do not count. Three statements.
     """
 
-    def __init__(
-        self, using: str, place: Place | None, *, paused: Collection[str], without: Collection[UUID] = ()
-    ) -> None:
-        queues = {*names(using)}
+    def __init__(self, using: str, place: Place | None, *, without: Collection[UUID] = ()) -> None:
+        paused = Queue.objects.using(using).filter(paused_at__isnull=False).values_list("name", flat=True)
         self._place = place
-        self._jobs = available(using, queues.difference(paused)).exclude(pk__in=without)
+        self._jobs = available(using, {*names(using)}.difference(paused)).exclude(pk__in=without)
         fair = self._jobs.filter(blocked_by__gt=FAIR, blocked_by__lt=PARTITIONS)
         # No worker has looked at their limits yet.
         new = [*self._before(self._jobs.filter(blocked_by=LIMITED)), fair]
@@ -91,10 +89,10 @@ class Lines:
         return [rows] if self._place is None else _parts(rows, self._place)
 
 
-def before(job: Any, using: str, *, in_partition: bool = False) -> str:
-    """Say how many jobs of its queue that the same thing blocks have their turn before a job. One statement."""
+def ahead_of(job: Any, using: str) -> int:
+    """Count the jobs of its queue that the same thing blocks and whose turn is before a job's. One statement."""
     rows = available(using, [job.queue]).filter(blocked_by=job.blocked_by)
-    return before_text(_count(_parts(rows, Place.of(job))), in_partition=in_partition)
+    return _count(_parts(rows, Place.of(job)))
 
 
 def before_text(count: int, is_cut: bool = False, *, in_partition: bool = False) -> str:

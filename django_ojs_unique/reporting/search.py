@@ -87,6 +87,11 @@ def exact(jobs: QuerySet[Any], term: str) -> QuerySet[Any]:
     return found
 
 
+def of_types(rows: QuerySet[Any], begins: str) -> QuerySet[Any]:
+    """Select the rows whose type begins so."""
+    return rows.filter(dialect_of(rows).beginning("type", begins))
+
+
 def _exact(term: str, dialect: Dialect) -> Iterator[Q]:
     if (id := read_id(term)) is not None:
         yield Q(pk=id)

@@ -143,6 +143,59 @@ def test_others_wait_for_nothing():
     assert waits(plain) == waits(later) == ""
 
 
+def test_a_job_waits_for_the_limit_of_its_queue():
+    Queue.objects.limit("default", 2)
+    first, second, third = (Job.objects.enqueue("t").job.id for _ in range(3))
+    explained = Job.objects.explain("t")
+    assert waits(third) == ""
+    assert limit_waits.would_meet(explained, "default") == ()
+    take(1), take(1)
+    full = "Queue default is full: 2 of 2 jobs run."
+    assert waits(first) == waits(second) == ""
+    assert waits(third) == f"{full} No job waits before it."
+    assert limit_waits.would_meet(explained, "default") == (full,)
+    Job.objects.get(pk=first).cancel()
+    assert waits(third) == f"{full} No job waits before it."  # its worker has not let go of it
+    Queue.objects.limit("default", 3)
+    assert waits(third) == ""
+
+
+@pytest.mark.usefixtures("no_time_passes")
+def test_a_job_waits_for_the_rate_of_its_queue():
+    Queue.objects.rate_limit("default", 2)
+    ids = [Job.objects.enqueue("t").job.id for _ in range(4)]
+    slow = "Queue default starts at most 2 jobs in a second."
+    assert [waits(id) for id in ids] == ["", "", f"{slow} 2 jobs wait before it.", f"{slow} 3 jobs wait before it."]
+    assert limit_waits.would_meet(Job.objects.explain("t"), "default") == (slow,)
+    Job.objects.filter(pk__in=ids[1:]).cancel()
+    last = Job.objects.enqueue("t").job.id
+    assert waits(last) == ""
+    soon = timezone.now() + timedelta(seconds=30)
+    Queue.objects.filter(name="default").update(window_started_at=soon, window_count=2)
+    assert waits(last) == f"{slow} 1 job waits before it."
+
+
+def test_what_waits_for_its_time_or_its_retry_says_that_its_queue_is_paused():
+    later, soon = (enqueue(1, delay="PT1H") for _ in range(2))
+    Job._base_manager.filter(pk=soon).update(state="retryable")
+    Queue.objects.limit("default", 1)
+    assert waits(later) == waits(soon) == ""
+    Queue.objects.pause("default")
+    assert waits(later) == waits(soon) == "Queue default is paused: no worker claims its jobs."
+    Job.objects.filter(pk=later).cancel()
+    assert waits(later) == ""
+
+
+def test_a_job_at_which_no_worker_has_looked_says_which_of_its_limits_are_full():
+    first = enqueue(1)
+    take()
+    second = enqueue(1, [Limit(key=["args.n"], running=1), Limit(name="free", running=1)])
+    assert waits(second) == (
+        "No worker has looked at its limits yet. Waits for a slot of args.n 1: 1 of 1 in use."
+        f" Held by {first}. No job waits before it."
+    )
+
+
 def test_the_count_stops(monkeypatch):
     monkeypatch.setattr(line, "MOST_COUNTED", 2)
     *_, last = [enqueue(1) for _ in range(5)]
@@ -153,8 +206,9 @@ def test_what_a_job_waits_for_takes_few_statements_whatever_waits(django_assert_
     limit = Limit(key=["args.n"], running=1, per_hour=1)
     *_, last = [enqueue(1, limit) for _ in range(50)]
     take(), take()
+    Queue.objects.limit("default", 1), Queue.objects.rate_limit("default", 1)
     row = Job.objects.get(pk=last)
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(17):
         assert waits_for(row, "default")
 
 

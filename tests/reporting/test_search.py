@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
-from django_ojs_unique.db.dialects import dialect_of
 from django_ojs_unique.models import Job, SuppressedEnqueue
-from django_ojs_unique.reporting.search import exact, readings
+from django_ojs_unique.reporting.search import exact, of_types, readings
 from tests.support.rows import insert_all
 
 pytestmark = pytest.mark.django_db
@@ -67,4 +66,4 @@ def test_the_beginning_of_a_type_is_one_in_every_table():
     Job.objects.enqueue("email.send", **once), Job.objects.enqueue("email.send", **once)
     attempts = SuppressedEnqueue.objects.all()
     for begins, count in (("email.", 1), ("Email.", 0), ("mail", 0), ("email_", 0)):
-        assert attempts.filter(dialect_of(attempts).beginning("type", begins)).count() == count
+        assert of_types(attempts, begins).count() == count

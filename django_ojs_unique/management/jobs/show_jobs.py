@@ -100,7 +100,7 @@ def _row(job: Job, now: datetime) -> tuple[object, ...]:
 class Show(Subcommand):
     """Show everything about one job, each error with its traceback.
 
-    If the job waits for a slot of a limit, it says for which one, and who holds it.
+    If the job waits for its queue or for a slot of a limit, it says for which one, and who holds it.
     """
 
     name = "show"
