@@ -75,7 +75,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what is the same on every database, but on SQLite."""
+    """Deselect what is the same on every database, but on SQLite; there, skip torture that would have neighbours."""
+    if connection.vendor == "sqlite" and "PYTEST_XDIST_WORKER" in os.environ:
+        alone = pytest.mark.skip(reason="runs without neighbours: leave out -n, as in `python -m pytest -m torture`")
+        for item in items:
+            if item.get_closest_marker("torture"):
+                item.add_marker(alone)
     if connection.vendor != "sqlite":
         same = [item for item in items if _knows_no_database(item.path, config) and not item.get_closest_marker(EVERY)]
         left_out = {*same}

@@ -48,3 +48,11 @@ def test_a_stage_whose_process_was_killed_fails_the_whole(file, capfd):
         process.send_signal(signal.SIGKILL)
     assert stages.table(file) == 1
     assert "killed  FAILED" in capfd.readouterr().out
+
+
+@pytest.mark.slow
+def test_on_sqlite_torture_beside_other_tests_is_skipped_in_words():
+    command = [sys.executable, "-m", "pytest", "-n", "1", "-q", "tests/limits/test_torture.py"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout
+    assert "runs without neighbours: leave out -n, as in `python -m pytest -m torture`" in ran.stdout
