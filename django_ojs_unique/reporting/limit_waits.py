@@ -166,7 +166,7 @@ def _standing(limit: Mapping[str, Any], using: str) -> _Standing:
     )
 
 
-def _for_a_slot(job: Any, using: str, paused: Collection[str]) -> Iterator[str]:
+def _for_a_slot(job: Any, using: str) -> Iterator[str]:
     limit = next((one for one in redacted_member(job, "limits") or () if one["id"] == job.blocked_by[:ID]), None)
     if limit is None:
         yield Message("Is blocked by what is none of its own: `manage.py jobs verify --fix` fixes that.")

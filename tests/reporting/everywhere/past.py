@@ -18,7 +18,6 @@ from tests.reporting.everywhere.questions import (
 )
 from tests.reporting.everywhere.surfaces import Surfaces, number, pairs, ranked, sql
 
-EXPIRED = "Jobs that expired and never ran count as failed."
 ENDED = "state = 'completed' OR state = 'discarded' AND attempt > 0"
 """How jobs end that have run to their end: one that expired before its first run has not failed."""
 
@@ -114,16 +113,13 @@ PAST: dict[str, Number] = {
         f"what failed in the last {span}": Number(
             partial(failed, span),
             {"dashboard": lambda ask, span=span: {(said_in_chart(ask, span)["failed"],)}},
-            {"dashboard": EXPIRED},
         )
         for span in SPANS
     },
     "completed jobs by queue": Number(partial(ended, "day", "completed"), {"dashboard": column("completed")}),
-    "failed jobs by queue": Number(
-        partial(ended, "day", "discarded"), {"dashboard": column("failed")}, {"dashboard": EXPIRED}
-    ),
-    "failure rates": Number(rates, {"dashboard": column("failure_rate", str)}, {"dashboard": EXPIRED}),
-    "why jobs fail": Number(causes, {"dashboard": causes_of_the_dashboard}, {"dashboard": EXPIRED}),
+    "failed jobs by queue": Number(partial(ended, "day", "discarded"), {"dashboard": column("failed")}),
+    "failure rates": Number(rates, {"dashboard": column("failure_rate", str)}),
+    "why jobs fail": Number(causes, {"dashboard": causes_of_the_dashboard}),
     "how long runs took": Number(
         lambda: {
             (

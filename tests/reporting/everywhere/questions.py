@@ -25,11 +25,10 @@ Surface = Callable[[Surfaces], Rows]
 
 
 class Number(NamedTuple):
-    """A number: what plain SQL says, and how each surface is asked. ``wrong``: what is still to be mended, and why."""
+    """A number: what plain SQL says, and how each surface is asked."""
 
     sql: Callable[[], Rows]
     surfaces: dict[str, Surface]
-    wrong: dict[str, str] = {}
 
 
 def counted(statement: str) -> Callable[[], Rows]:

@@ -115,22 +115,14 @@ def test_the_metrics_count_every_worker(ask: Surfaces) -> None:
     assert ask.metric("ojs_workers")["running",] == WORKERS
 
 
-CUT = pytest.mark.xfail(strict=True, reason="The metrics of limits and of the inbox are cut.")
-
-
 @pytest.mark.parametrize(
     ("metric", "statement"),
     [
         ("ojs_limit_running_jobs", "SELECT COUNT(*) FROM {job} WHERE type = 'by.key' AND state = 'active'"),
-        pytest.param(
-            "ojs_limit_waiting_jobs",
-            "SELECT COUNT(*) FROM {job} WHERE type = 'by.key' AND state = 'available'",
-            marks=CUT,
-        ),
-        pytest.param(
+        ("ojs_limit_waiting_jobs", "SELECT COUNT(*) FROM {job} WHERE type = 'by.key' AND state = 'available'"),
+        (
             "ojs_limit_waiting_partitions",
-            "SELECT COUNT(DISTINCT blocked_by) FROM {job} WHERE state = 'available' AND blocked_by >= 'k'",
-            marks=CUT,
+            "SELECT COUNT(DISTINCT blocked_by) FROM {job} WHERE type = 'by.key' AND state = 'available'",
         ),
     ],
 )
@@ -138,7 +130,6 @@ def test_the_metrics_count_what_every_key_of_a_limit_does(ask: Surfaces, metric:
     assert {(value,) for (name,), value in ask.metric(metric).items() if name == "key"} == sql(statement)
 
 
-@CUT
 def test_the_metrics_count_every_request(ask: Surfaces) -> None:
     assert {(ask.metric("ojs_inbox_requests")["waiting",],)} == sql("SELECT COUNT(*) FROM {inbox}")
 

@@ -22,13 +22,10 @@ pytestmark = [pytest.mark.every_database, pytest.mark.django_db, pytest.mark.slo
 
 NUMBERS = {**JOBS, **AROUND, **OVERALL, **PAST}
 QUESTIONS = [
-    pytest.param(
-        name, surface, id=f"{name}: {surface}",
-        marks=pytest.mark.xfail(strict=True, reason=number.wrong[surface]) if surface in number.wrong else (),
-    )
+    pytest.param(name, surface, id=f"{name}: {surface}")
     for name, number in NUMBERS.items()
     for surface in number.surfaces
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
