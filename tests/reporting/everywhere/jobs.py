@@ -322,7 +322,7 @@ JOBS: dict[str, Number] = {
             " + (SELECT COUNT(*) FROM {slot} s WHERE s.partition_id = SUBSTR(j.blocked_by, 1, 33)) AS used"
             " FROM {job} j WHERE j.state = 'available' AND j.blocked_by >= 'k' AND j.type <> 'by.rate'"
         ),
-        said_of_each(r"(\d+) of \d+ in use"),
+        said_of_each(r"(?s)^(?!.*No worker has looked at its limits).*?(\d+) of \d+ in use"),
     ),
     "jobs that would be pruned": Number(
         counted(

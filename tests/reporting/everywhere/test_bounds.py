@@ -204,9 +204,7 @@ def test_the_list_of_queues_counts_the_jobs_of_each_row(ask: Surfaces) -> None:
 
 def test_the_pages_of_limits_say_that_they_do_not_look_at_all(ask: Surfaces) -> None:
     (row,) = [row for row in ask.page("limitoverride_changelist")["rows"] if row["name"] == "key"]
-    running, *waiting = row["counts"][1:]
-    assert running == f"{KEYS:,}"
-    assert all(count.endswith("+") for count in waiting)
+    assert all(count.endswith("+") for count in row["counts"][1:])
     (row,) = [row for row in ask.table("limits") if row["limit"] == "key"]
     assert row["waiting"].endswith("+")
     assert row["partitions waited for"].endswith("+")
