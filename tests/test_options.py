@@ -91,7 +91,7 @@ def test_json_has_lengths_in_milliseconds_and_delays_with_a_sign() -> None:
 
 def test_the_form_of_an_explanation_has_the_options_that_decide() -> None:
     deciding = {name for name, option in OPTIONS.items() if option.decides}
-    assert {"type", "args", "without_policy", *deciding} == ExplainForm.base_fields.keys()
+    assert {"type", "args", "context", "without_policy", *deciding} == ExplainForm.base_fields.keys()
 
 
 def test_help_for_a_terminal_has_no_marks() -> None:
