@@ -562,6 +562,6 @@ def test_the_requests_in_the_inbox_are_counted_and_the_age_of_the_first_one_is_s
     now = timezone.now()
     InboxRequest.objects.create(type="t", requested_at=now - HOUR)
     InboxRequest.objects.create(type="t", requested_at=now)
-    InboxRequest.objects.create(type="t", requested_at=now - 2 * HOUR).refuse({"code": "x"}, now)
+    InboxRequest.objects.create(type="t", requested_at=now - 2 * HOUR, refused_at=now, error={"code": "x"})
     assert [gauge("ojs_inbox_requests", state=state) for state in ("waiting", "refused")] == [2, 1]
     assert 3600 <= round(gauge("ojs_inbox_oldest_waiting_seconds")) < 7200
