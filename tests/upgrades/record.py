@@ -65,7 +65,9 @@ def make_rows() -> None:
     LimitOverride.objects.set("up.tenant", rate=2)
     CronJob.objects.define("nightly", "0 3 * * *", "up.cron", {"a": 1}, timezone="Europe/Berlin", queue="reports")
     InboxRequest.objects.create(type="up.asked", args=[1], options={"key": "asked"})
-    InboxRequest.objects.create(type="up.asked", options={"delay": "soon"}).refuse({"code": "x"}, timezone.now())
+    InboxRequest.objects.create(
+        type="up.asked", options={"delay": "soon"}, refused_at=timezone.now(), error={"code": "x"}
+    )
     roll_up("default", timezone.now() + timedelta(hours=1))
     heartbeat.say_hello("default", "worker-1", timezone.now(), hostname="host", queues=["*"], concurrency=4)
     StoppedRun.objects.create(
