@@ -102,6 +102,8 @@ class Dialect:
     """Whether the caller's snapshot may hide rows that matter, and only a query with locks reads these."""
     walks_indexes = True
     """Whether a recursive query finds each next value of an index by one search."""
+    locks_past_ranges = False
+    """Whether a change of a range of ids locks the row after it, too, and waits for whoever has that."""
     has_lateral = False
     """Whether a subquery can refer to the table before it."""
     claims_at_once = False

@@ -25,6 +25,7 @@ class MySQL(Dialect):
     unique_column = "ojs_unique_key"
     may_insert_first = False
     walks_indexes = False
+    locks_past_ranges = True
     skips_conflicts = ""
 
     @property

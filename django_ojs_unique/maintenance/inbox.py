@@ -16,15 +16,15 @@ from itertools import groupby, takewhile
 from typing import Any, TypeAlias
 
 from django.db import InterfaceError, OperationalError, transaction
-from django.db.models import Case, Q, QuerySet, When
-from django.db.models.lookups import LessThanOrEqual
+from django.db.models import QuerySet
 
 from ..db.clock import database_now
+from ..db.dialect import Dialect
 from ..db.dialects import dialect_of
-from ..db.fields import PayloadField
+from ..db.fast.cursors import Plan, execute
+from ..db.fast.rows import loaded
 from ..db.inserts import ROWS_AT_ONCE
-from ..db.locking import unlocked
-from ..db.sizes import bytes_of
+from ..db.locking import skipping_locked
 from ..db.transactions import is_busy, is_transient, starting_over
 from ..enqueue.bulk import enqueue_read
 from ..enqueue.new_job import Reader
@@ -39,13 +39,17 @@ from ..wire.enqueue import read_job, relocated
 logger = logging.getLogger("django_ojs_unique.worker")
 
 LARGE = 8 * 2**10
-"""A request with more bytes of args, or of options, is read and decided alone: a thousand of them may not fit."""
-_COLUMNS = ("pk", "action", "type", "args", "options")
+"""A request with more characters of args, or of options, is read and decided alone: a thousand of them may not fit."""
+_PAYLOADS = ("args", "options")
+_HIGHEST = 2**63 - 1
+"""No id is higher, and none is lower than the negative one."""
+_TABLE = InboxRequest._meta.db_table
+_WAITING = f"FROM {_TABLE} WHERE refused_at IS NULL"
 _OF_A_REMOVAL = {"key": "options.key", "key_scope": "options.key_scope"}
 """The options of a removal, and how an error names them."""
 
 Columns: TypeAlias = tuple[int, str, str | None, Any, Any]
-"""The values of `_COLUMNS`."""
+"""The id, the action, the type, and the `_PAYLOADS` as text."""
 Lane: TypeAlias = tuple[str, str | None]
 
 
@@ -68,30 +72,37 @@ def decide(jobs: QuerySet[Any], most: int = ROWS_AT_ONCE) -> Decided:
     If they fail together, each is decided alone: one that fails alone is refused, or left while it waits for others.
     Raises what the database raises in an outage.
     """
-    rows = after = waiting(jobs.db)
-    while (first := after.values_list("pk", flat=True).first()) is not None:
+    first = _first(jobs.db, -_HIGHEST)
+    while first is not None:
         # A range of ids, and not a LIMIT: without statistics, PostgreSQL would sort all that wait.
-        decided = _decide_together(jobs, rows.filter(pk__gte=first, pk__lt=first + most))
-        if decided.more:
+        last = min(first + most - 1, _HIGHEST)
+        if (decided := _decide_together(jobs, (first, last))).more or last == _HIGHEST:
             return decided
-        after = rows.filter(pk__gte=first + most)
+        first = _first(jobs.db, last + 1)
     return Decided()
 
 
-def _decide_together(jobs: QuerySet[Any], rows: QuerySet[Any]) -> Decided:
+def _first(using: str, lowest: int) -> int | None:
+    dialect = dialect_of(waiting(using))
+    statement = f"SELECT id {_WAITING} AND id >= %s ORDER BY refused_at, id LIMIT 1"
+    rows = execute(dialect, statement, [lowest], plan=Plan.FRESH)[1]
+    return rows[0][0] if rows else None
+
+
+def _decide_together(jobs: QuerySet[Any], ids: tuple[int, int]) -> Decided:
     together: list[int] = []
     try:
-        return starting_over(jobs.db, partial(_decide, jobs, rows, together))
+        return starting_over(jobs.db, partial(_decide, jobs, ids, together))
     except Exception as error:
         if not together or _is_outage(error):
             raise
         logger.info("The requests %d to %d fail together; each is decided alone.", together[0], together[-1])
-    return Decided(sum(_decide_alone(jobs, rows.filter(pk=key), key) for key in together), more=True)
+    return Decided(sum(_decide_alone(jobs, key) for key in together), more=True)
 
 
-def _decide_alone(jobs: QuerySet[Any], row: Any, key: int) -> int:
+def _decide_alone(jobs: QuerySet[Any], key: int) -> int:
     try:
-        return starting_over(jobs.db, partial(_decide, jobs, row, [])).count
+        return starting_over(jobs.db, partial(_decide, jobs, (key, key), [])).count
     except Exception as error:
         if _is_outage(error):
             raise
@@ -101,8 +112,8 @@ def _decide_alone(jobs: QuerySet[Any], row: Any, key: int) -> int:
         logger.exception("The request %d in the inbox is refused.", key)
         # Not the error's text, which may quote the args.
         problem = f"Deciding it raised {type(error).__name__}. The log of who decided it says more."
-        refused: int = row.refuse({"code": "internal_error", "message": problem}, database_now(jobs.db))
-        return refused
+        row = InboxRequest.objects.using(jobs.db).filter(pk=key)
+        return row.refuse({"code": "internal_error", "message": problem}, database_now(jobs.db))
 
 
 def _is_outage(error: Exception) -> bool:
@@ -111,45 +122,57 @@ def _is_outage(error: Exception) -> bool:
     return is_down or is_transient(error)
 
 
-def _decide(jobs: QuerySet[Any], rows: QuerySet[Any], locked: list[int]) -> Decided:
-    """Decide in one transaction; note in ``locked`` the ids of the requests that it is about."""
+def _decide(jobs: QuerySet[Any], ids: tuple[int, int], locked: list[int]) -> Decided:
+    """Decide some ids from the first to the last, in one transaction; note in ``locked`` which ones it is about."""
+    requests = InboxRequest.objects.using(jobs.db)
     with transaction.atomic(using=jobs.db):
-        dialect_of(rows).read_anew()
-        found = _lock(rows)
-        locked[:] = [key for key, *_ in found]
+        dialect = dialect_of(requests)
+        dialect.read_anew()
+        found = _lock(dialect, ids)
+        locked[:] = [row[0] for row in found]
         if not found:
             return Decided()
         now, reader = database_now(jobs.db), Reader(jobs.model)
-        asked = [_Asked(*columns, now, reader) for columns in found]
+        asked = [_Asked(*row[:3], loaded(row[3]), loaded(row[4]), now, reader) for row in found]
         held = _held(jobs.db, asked)
         mine = [one for one in asked if one.lane is None or one.key < held.get(one.lane, sys.maxsize)]
         valid = (one for one in mine if one.error is None)
         for action, some in groupby(valid, key=lambda one: one.action):
             (_remove if action == InboxRequest.Action.REMOVE else _enqueue)(jobs, [*some])
-        if decided := [one.key for one in mine if one.error is None]:
-            InboxRequest.objects.using(jobs.db).filter(_among(decided)).delete()
+        _delete(dialect, [one.key for one in mine if one.error is None])
         for one in mine:
             if one.error is not None:
-                one.refuse(rows, now)
+                one.refuse(requests, now)
     return Decided(len(mine), more=True)
 
 
-def _lock(rows: QuerySet[Any]) -> list[Columns]:
+def _lock(dialect: Dialect, ids: tuple[int, int]) -> list[Columns]:
     """Lock and read requests, in order: all up to the first large one, or that one alone."""
-    payload = [_unless_large("args"), _unless_large("options")]
-    found = list(unlocked(rows).values_list("pk", "action", "type", *payload))
-    small = [*takewhile(lambda columns: None not in columns[3:], found)]
-    return small or list(rows.filter(pk__in=[key for key, *_ in found[:1]]).values_list(*_COLUMNS))
+    text = dialect.connection.ops.cast_char_field_without_max_length
+    small = [f"CASE WHEN LENGTH(CAST({name} AS {text})) <= {LARGE} THEN {name} END" for name in _PAYLOADS]
+    found = _read(dialect, small, ids)
+    fitting = [*takewhile(lambda row: None not in row[-2:], found)]
+    return fitting if fitting or not found else _read(dialect, _PAYLOADS, [found[0][0]] * 2)
 
 
-def _unless_large(field: str) -> Case:
-    return Case(When(LessThanOrEqual(bytes_of([field]), LARGE), then=field), output_field=PayloadField())
+def _read(dialect: Dialect, payloads: Sequence[str], ids: Sequence[int]) -> list[Columns]:
+    statement = (
+        f"SELECT id, action, type, {', '.join(payloads)} {_WAITING} AND id BETWEEN %s AND %s ORDER BY id"
+        f" {skipping_locked(dialect)}"
+    )
+    return execute(dialect, statement, ids, plan=Plan.FRESH)[1]
 
 
-def _among(keys: Sequence[int]) -> Q:
-    """Return the condition for some ids, in order: of a thousand parameters, reading takes longer than deciding."""
-    has_gaps = keys[-1] - keys[0] >= len(keys)
-    return Q(pk__in=keys) if has_gaps else Q(pk__range=(keys[0], keys[-1]))
+def _delete(dialect: Dialect, keys: Sequence[int]) -> None:
+    if dialect.locks_past_ranges or _has_gaps(keys):
+        InboxRequest.objects.using(dialect.connection.alias).filter(pk__in=keys).delete()
+    else:
+        execute(dialect, f"DELETE FROM {_TABLE} WHERE id BETWEEN %s AND %s", (keys[0], keys[-1]), plan=Plan.FRESH)
+
+
+def _has_gaps(keys: Sequence[int]) -> bool:
+    """Whether not all ids from the first to the last are there: a thousand parameters take longer than deciding."""
+    return not keys or keys[-1] - keys[0] >= len(keys)
 
 
 class _Asked:
@@ -240,9 +263,9 @@ def _held(using: str, asked: Sequence[_Asked]) -> dict[Lane, int]:
     if dialect_of(rows).single_writer or all(one.lane is None for one in asked):
         return {}
     keys = [one.key for one in asked]
-    earlier = rows.filter(~_among(keys), pk__lt=keys[-1]).values_list("pk", "type", "options")
+    earlier = rows.filter(pk__lt=keys[-1]).exclude(pk__in=keys) if _has_gaps(keys) else rows.filter(pk__lt=keys[0])
     held: dict[Lane, int] = {}
-    for key, type, options in earlier.iterator():
+    for key, type, options in earlier.values_list("pk", "type", "options").iterator():
         held.setdefault(_lane(type, options), key)
     return held
 

@@ -311,9 +311,11 @@ def held(*types):
 
     child = Child(hold)
     child.hear()
-    yield
-    child.tell()
-    child.result()
+    try:
+        yield
+    finally:
+        child.tell()
+        child.result()
 
 
 @SERVER
