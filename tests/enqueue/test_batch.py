@@ -1016,8 +1016,9 @@ def test_an_item_takes_the_arguments_of_enqueue_and_no_others():
     for name in set(Request.__slots__) - ARGUMENTS:
         with refused(InvalidRequest, name, index=0):
             Job.objects.enqueue_many([{"type": "t", name: True}], mode="atomic")
-        with pytest.raises(TypeError, match=f"'{name}'"):
-            Job.objects.explain("t", **{name: True})
+        if name != "context":  # an explanation asks about another one
+            with pytest.raises(TypeError, match=f"'{name}'"):
+                Job.objects.explain("t", **{name: True})
 
 
 @pytest.mark.django_db
