@@ -23,7 +23,7 @@ from ..ojs.blocking import AFTER_PARTITIONS, ID, PARTITIONS
 from ..ojs.limits import are_readable
 from ..ojs.states import JobState
 from .limit_waits import TIMES, short_partition
-from .queues import MOST_QUEUES, NO_BOUND, blocks_of_queues, live, walked
+from .queues import MOST_QUEUES, blocks_of_queues, every_queue, live, walked
 from .stopped import stopped
 from .text import MOST_COUNTED
 
@@ -287,7 +287,7 @@ def _every_waiting(using: str) -> Iterator[tuple[str, int, int]]:
     One statement, which reads the index of all jobs that wait for partitions; a second if partitions have no row.
     """
     with connections[using].cursor() as cursor:
-        cursor.execute(f"WITH RECURSIVE {walked(JobState.AVAILABLE, NO_BOUND)}, {_EVERY_WAITING}")
+        cursor.execute(f"WITH RECURSIVE {every_queue(using, JobState.AVAILABLE)}, {_EVERY_WAITING}")
         rows = cursor.fetchall()
     names: dict[str, str] = {}
     if any(id is not None for _, id, *_ in rows):

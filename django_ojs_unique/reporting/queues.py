@@ -172,12 +172,10 @@ def in_use(using: str, most: int = MOST_QUEUES) -> set[str]:
 
 
 def _names(using: str, most: int, others: Iterable[str] = ()) -> set[str]:
-    walks = f"WITH RECURSIVE {', '.join(walked(state, most) for state in UNFINISHED)}"
+    walks = (every_queue(using, state) if most == NO_BOUND else walked(state, most) for state in UNFINISHED)
     found = [f"SELECT queue FROM {state}_queues WHERE queue IS NOT NULL" for state in UNFINISHED]
-    if most == NO_BOUND and not kind_of(connections[using]).walks_indexes:  # MariaDB ends a walk after 1,000 steps
-        walks, found = "", [f"SELECT DISTINCT queue FROM {live(state)}" for state in UNFINISHED]
     with connections[using].cursor() as cursor:
-        cursor.execute(f"{walks} {' UNION '.join([*found, *others])}")
+        cursor.execute(f"WITH RECURSIVE {', '.join(walks)} {' UNION '.join([*found, *others])}")
         return {name for (name,) in cursor.fetchall()}
 
 
@@ -262,6 +260,13 @@ def _bounded(using: str, names: Sequence[str] = ()) -> dict[str, QueueReport]:
 def walked(state: str, most_queues: int) -> str:
     """Return SQL that lists the queues with jobs of a state by one index search for each queue."""
     return walk(f"{state}_queues", "queue", live(state), most_queues)
+
+
+def every_queue(using: str, state: str) -> str:
+    """Return the SQL of `walked` for all queues."""
+    if kind_of(connections[using]).walks_indexes:
+        return walked(state, NO_BOUND)
+    return f"{state}_queues AS (SELECT DISTINCT queue FROM {live(state)})"  # MariaDB ends a walk after 1,000 steps
 
 
 def _count(state: str, most: int) -> str:
