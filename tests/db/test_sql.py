@@ -14,6 +14,7 @@ from django.utils import timezone
 from django_ojs_unique import DuplicateJob, job
 from django_ojs_unique.db.clock import QUERIES
 from django_ojs_unique.execution.claim import claim
+from django_ojs_unique.execution.leases import requeue
 from django_ojs_unique.maintenance import timers
 from django_ojs_unique.maintenance.prune import prune
 from django_ojs_unique.models import Job, Queue
@@ -77,6 +78,7 @@ def live_a_full_life() -> None:
     Job.objects.enqueue("fails")
     lost = Job.objects.enqueue("works", {"i": 7}, queue="lost").job
     options = {"types": ("works",), "limit": 1, "worker_id": "w", "now": timezone.now()}
+    requeue(Job.objects.all(), list(claim(Job.objects.all(), queues=("lost",), lease=timedelta(minutes=1), **options)))
     claim(Job.objects.all(), queues=("lost",), lease=-timedelta(seconds=1), **options)
     timers.rescue(Job.objects.all(), timezone.now())
     with working() as worker:
