@@ -26,6 +26,7 @@ class Timetable:
 
     def __init__(self, tasks: Iterable[Task]) -> None:
         self._due = dict.fromkeys(tasks, 0.0)
+        self._hastened: dict[Task, float] = {}
         self._failing: set[Task] = set()
 
     @property
@@ -39,7 +40,8 @@ class Timetable:
         return bool(self._failing)
 
     def hasten(self, task: Task, moment: float = 0.0) -> None:
-        """Make a task due at ``moment``, unless it is due earlier; callable from any thread."""
+        """Make a task due at ``moment``, unless it is due earlier; callable from any thread, also while it runs."""
+        self._hastened[task] = moment  # first: see `keep`
         self._due[task] = min(self._due[task], moment)
 
     def keep(self) -> None:
@@ -50,6 +52,7 @@ class Timetable:
         for task, due in sorted(self._due.items(), key=itemgetter(1)):
             if time.monotonic() < due:
                 continue
+            self._hastened.pop(task, None)
             try:
                 again = task()
             except DATABASE_FAILED as error:
@@ -62,3 +65,5 @@ class Timetable:
                 again = FIXING_SECONDS
             self._failing.discard(task)
             self._due[task] = time.monotonic() + again
+            if (moment := self._hastened.pop(task, None)) is not None:  # it may have looked before there was anything
+                self.hasten(task, moment)

@@ -37,3 +37,18 @@ def test_tasks_that_are_due_together_are_done_in_order():
     table = timetable.Timetable([lambda: done.append("first") or 1e9, lambda: done.append("second") or 1e9])
     table.keep()
     assert done == ["first", "second"]
+
+
+def test_a_task_that_is_hastened_while_it_runs_is_done_once_more():
+    runs: list[str] = []
+
+    def looks_before_there_is_anything() -> float:
+        runs.append("looked")
+        if len(runs) == 1:
+            table.hasten(looks_before_there_is_anything)
+        return float("inf")
+
+    table = timetable.Timetable([looks_before_there_is_anything])
+    for _ in range(3):
+        table.keep()
+    assert len(runs) == 2
