@@ -34,7 +34,7 @@ MOST_LOOKED_AT = 10_000
 
 UNFINISHED = [state for state in JobState if state in INCOMPLETE]
 
-NO_BOUND = 2**31 - 1
+_NO_BOUND = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +163,15 @@ def names(using: str, *, newest_jobs: int = 0) -> list[str]:
     if newest_jobs:
         newest = f"SELECT queue FROM {Job._meta.db_table} ORDER BY id DESC LIMIT {newest_jobs}"
         others.append(f"SELECT queue FROM ({newest}) newest")
-    return sorted(_names(using, NO_BOUND, others))
+    return sorted(_names(using, [every_queue(using, state) for state in UNFINISHED], others))
 
 
 def in_use(using: str, most: int = MOST_QUEUES) -> set[str]:
     """Return the names of the queues that have unfinished jobs, up to ``most`` for each state. One statement."""
-    return _names(using, most)
+    return _names(using, [walked(state, most) for state in UNFINISHED])
 
 
-def _names(using: str, most: int, others: Iterable[str] = ()) -> set[str]:
-    walks = (every_queue(using, state) if most == NO_BOUND else walked(state, most) for state in UNFINISHED)
+def _names(using: str, walks: Sequence[str], others: Iterable[str] = ()) -> set[str]:
     found = [f"SELECT queue FROM {state}_queues WHERE queue IS NOT NULL" for state in UNFINISHED]
     with connections[using].cursor() as cursor:
         cursor.execute(f"WITH RECURSIVE {', '.join(walks)} {' UNION '.join([*found, *others])}")
@@ -265,7 +264,7 @@ def walked(state: str, most_queues: int) -> str:
 def every_queue(using: str, state: str) -> str:
     """Return the SQL of `walked` for all queues."""
     if kind_of(connections[using]).walks_indexes:
-        return walked(state, NO_BOUND)
+        return walked(state, _NO_BOUND)
     return f"{state}_queues AS (SELECT DISTINCT queue FROM {live(state)})"  # MariaDB ends a walk after 1,000 steps
 
 
