@@ -124,8 +124,9 @@ def flow() -> Any:
 
 def discard(job: Any, **changes: Any) -> Any:
     """Let a job have failed for good."""
-    values = {"state": "discarded", "finished_at": timezone.now(), "unique_states": frozenset(), "attempt": 3}
-    return _change(job, **{**values, **changes})
+    now = timezone.now()
+    ran = {"state": "discarded", "started_at": now, "finished_at": now, "unique_states": frozenset(), "attempt": 3}
+    return _change(job, **ran, **changes)
 
 
 def _a_day(now: datetime) -> None:
@@ -215,7 +216,7 @@ def _run(job: Any, now: datetime, **changes: Any) -> None:
 
 def _back(job: Any, *, minutes: float) -> Any:
     """Let a job be older."""
-    moments = ("created_at", "enqueued_at", "finished_at")
+    moments = ("created_at", "enqueued_at", "started_at", "finished_at")
     return _change(job, **{name: at - timedelta(minutes=minutes) for name in moments if (at := getattr(job, name))})
 
 
