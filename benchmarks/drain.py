@@ -11,7 +11,7 @@ from typing import Any
 from django.db import connection
 
 from django_ojs_unique import UniquePolicy
-from django_ojs_unique.models import Job
+from django_ojs_unique.models import InboxRequest, Job
 
 from .project import RUNWORKER, running
 
@@ -40,9 +40,10 @@ def tidy() -> None:
 
 
 def unfinished() -> int:
-    """Count the available and the running jobs."""
+    """Count the requests in the inbox, and the available and the running jobs."""
+    asked = InboxRequest.objects.waiting().count()  # first, because they become jobs
     waiting = Job.objects.filter(state="available", finished_at=None).count()  # without the second, no index is used
-    return waiting + Job.objects.filter(lease_expires_at__isnull=False).count()
+    return asked + waiting + Job.objects.filter(lease_expires_at__isnull=False).count()
 
 
 def rate(count: int, command: Sequence[str] = RUNWORKER, type: str = "noop", **columns: Any) -> float:

@@ -31,7 +31,8 @@ from ..enqueue.new_job import Reader
 from ..enqueue.remove import remove
 from ..enqueue.request import own_members
 from ..enqueue.results import Outcome
-from ..exceptions import Contended, InvalidRequest, OJSError, did_you_mean
+from ..enqueue.submit import enqueue
+from ..exceptions import Contended, DuplicateJob, InvalidRequest, OJSError, did_you_mean
 from ..models import InboxRequest
 from ..ojs.canonical import to_nfc
 from ..wire.enqueue import read_job, relocated
@@ -271,10 +272,25 @@ def _held(using: str, asked: Sequence[_Asked]) -> dict[Lane, int]:
 
 
 def _enqueue(jobs: QuerySet[Any], asked: Sequence[_Asked]) -> None:
+    if len(asked) == 1:
+        _enqueue_one(jobs, asked[0])
+        return
     results = enqueue_read(jobs, (one.wants.new_job for one in asked))
     for one, result in zip(asked, results, strict=True):
         if result.outcome is Outcome.INVALID:
             one.error = one.wants.written.locate(result.error)
+
+
+def _enqueue_one(jobs: QuerySet[Any], one: _Asked) -> None:
+    """Enqueue by one statement where a batch needs four: somebody may wait for this job."""
+    try:
+        enqueue(jobs, one.wants.new_job)
+    except DuplicateJob:
+        pass  # it is recorded
+    except Contended:
+        raise
+    except OJSError as error:
+        one.error = one.wants.written.locate(error)
 
 
 def _remove(jobs: QuerySet[Any], asked: Sequence[_Asked]) -> None:

@@ -64,8 +64,9 @@ class Housekeeper:
     one writer at a time, a second thread would only wait for the first: the loop calls `keep_house` instead. A draining
     loop does the same on every database, because jobs need their maintenance before they are claimed.
 
-    ``found`` is called when there may be jobs to claim. ``facts`` returns columns of the worker's row. ``obey``
-    gets the directive of an operator, and returns whether that changed anything. All three are called from the thread.
+    ``found`` is called when there may be jobs to claim; ``listening`` says whether an enqueue does that. ``facts``
+    returns columns of the worker's row. ``obey`` gets the directive of an operator, and returns whether that changed
+    anything. All are called from the thread.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Housekeeper:
         queues: QueueFilter,
         *,
         found: Callable[[], None],
+        listening: Callable[[], bool],
         facts: Callable[[], Mapping[str, Any]],
         obey: Callable[[str], bool],
     ) -> None:
@@ -84,6 +86,7 @@ class Housekeeper:
         self._worker_id = worker_id
         self._queues = queues
         self._found = found
+        self._listening = listening
         self._facts = facts
         self._obey = obey
         self._timetable = Timetable(
@@ -263,7 +266,7 @@ class Housekeeper:
     def _decide(self) -> float:
         """Decide a batch of requests; look again soon at those that wait for another process."""
         decided = self._watched(lambda: inbox.decide(self._jobs))
-        if decided.count:
+        if decided.count and not self._listening():  # else each new job has named its queue
             self._found()
         if not decided.more:
             return float("inf")

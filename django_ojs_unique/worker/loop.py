@@ -94,7 +94,7 @@ class Worker:
         self._event_loop = EventLoopPool(async_concurrency, self._hear_of, self._confirm)
         self._finalizer = Finalizer(self._jobs, self._inbox.put, lambda: len(self._runs))
         self._listener = Listener(using, self._wake)
-        self._poller = Poller(self._jobs, self.queues, lambda: self._listener.listening)
+        self._poller = Poller(self._jobs, self.queues, lambda: self.listening)
         self._runs = ClaimedRuns(self._jobs, lease, self._hear_of)
         self._claimer = Claimer(
             self._jobs,
@@ -108,7 +108,13 @@ class Worker:
             max_jobs=max_jobs,
         )
         self._housekeeper = Housekeeper(
-            self._jobs, self.id, self.queues, found=self._wake, facts=self._facts, obey=self._obey
+            self._jobs,
+            self.id,
+            self.queues,
+            found=self._wake,
+            listening=lambda: self.listening,
+            facts=self._facts,
+            obey=self._obey,
         )
         self._promoter = Promoter(self._jobs, self._poller, self._housekeeper.see)
         self._timetable = Timetable((self._promoter.promote, self._watch, self._requeue_uncertain))

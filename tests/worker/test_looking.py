@@ -106,17 +106,31 @@ def test_a_look_that_finds_a_job_after_one_that_found_none_ends_the_pause(idle):
     assert idle.claim() is True
 
 
-def test_a_worker_without_work_does_no_task_again_for_a_while():
-    if connection.vendor != "sqlite":
-        pytest.skip("elsewhere a thread does the tasks")
-    upkeep = Housekeeper(
+def keeping_house(found=list, listening=False):
+    return Housekeeper(
         Job.objects.all(),
         "w",
         QueueFilter(),
-        found=list,
+        found=found,
+        listening=lambda: listening,
         facts=lambda: {"queues": []},
         obey=lambda directive: False,
     )
+
+
+@pytest.mark.parametrize("listening", [False, True])
+def test_a_decided_request_calls_the_loop_unless_its_enqueue_does(listening):
+    calls = []
+    InboxRequest.objects.create(type="email.send", args=[])
+    keeping_house(lambda: calls.append("found"), listening).keep_house()
+    assert Job.objects.count() == 1
+    assert calls == ([] if listening else ["found"])
+
+
+def test_a_worker_without_work_does_no_task_again_for_a_while():
+    if connection.vendor != "sqlite":
+        pytest.skip("elsewhere a thread does the tasks")
+    upkeep = keeping_house()
     upkeep.keep_house()
     assert statements(upkeep.keep_house) == 0
     assert upkeep.due >= time.monotonic() + housekeeper.SCAN_SECONDS / 2
