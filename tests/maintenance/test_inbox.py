@@ -69,11 +69,16 @@ def test_the_options_are_those_of_the_http_binding():
     assert (stored.args, stored.state, stored.timeout_ms) == ({"a": 1}, "scheduled", 5000)
 
 
-def test_each_outcome_is_that_of_an_enqueue():
+TOGETHER_OR_ALONE = pytest.mark.parametrize("most", [1000, 1])
+"""A batch is enqueued by other code than a lone request."""
+
+
+@TOGETHER_OR_ALONE
+def test_each_outcome_is_that_of_an_enqueue(most):
     for strategy in ("ignore", "reject", "replace"):
         for number in (1, 2):
             ask(strategy, [number], unique={"keys": ["type"], "on_conflict": strategy})
-    assert decide().count == 6
+    assert sum(decide(most=most).count for _ in range(6)) == 6
     assert jobs(type="ignore") == jobs(type="reject") == [[1]]
     assert [(each.args, each.state) for each in Job.objects.filter(type="replace").order_by("pk")] == [
         ([1], "cancelled"),
@@ -82,6 +87,17 @@ def test_each_outcome_is_that_of_an_enqueue():
     met = dict(SuppressedEnqueue.objects.values_list("type", "outcome"))
     assert met == {"ignore": "deduplicated", "reject": "rejected", "replace": "replaced"}
     assert not InboxRequest.objects.exists()
+
+
+@TOGETHER_OR_ALONE
+def test_args_that_a_key_cannot_rewrite_are_refused_by_the_name_that_the_client_wrote(most, settings):
+    settings.OJS_UNIQUE = {"REPLACE_MIXED_ARGS": False}
+    for args in ([1], {"a": 2}, [3]):
+        ask("t", args, key="k")
+    assert sum(decide(most=most).count for _ in range(3)) == 3
+    assert jobs() == [[1, 3]]
+    (error,) = errors()
+    assert (error["code"], error["field"]) == ("invalid_request", "args")
 
 
 def test_enqueues_and_removals_of_a_key_are_decided_in_their_order():
@@ -247,6 +263,16 @@ def test_a_request_that_loses_against_others_is_left_and_those_behind_it_go_on(m
     assert decide() == inbox.Decided(1, more=True)
     assert errors() == [None]
     assert Job.objects.get().type == "behind"
+
+
+def test_a_lone_request_that_loses_against_others_is_left(monkeypatch):
+    def enqueue(jobs, new_job):
+        raise Contended
+
+    monkeypatch.setattr(inbox, "enqueue", enqueue)
+    ask()
+    assert decide() == inbox.Decided(0, more=True)
+    assert errors() == [None]
 
 
 def test_an_outage_is_no_requests_fault(monkeypatch):
