@@ -78,7 +78,7 @@ def test_each_outcome_is_that_of_an_enqueue(most):
     for strategy in ("ignore", "reject", "replace"):
         for number in (1, 2):
             ask(strategy, [number], unique={"keys": ["type"], "on_conflict": strategy})
-    assert sum(decide(most=most).count for _ in range(6)) == 6
+    assert sum(decide(most=most).count for _ in range(6 if most == 1 else 1)) == 6
     assert jobs(type="ignore") == jobs(type="reject") == [[1]]
     assert [(each.args, each.state) for each in Job.objects.filter(type="replace").order_by("pk")] == [
         ([1], "cancelled"),
@@ -94,7 +94,7 @@ def test_args_that_a_key_cannot_rewrite_are_refused_by_the_name_that_the_client_
     settings.OJS_UNIQUE = {"REPLACE_MIXED_ARGS": False}
     for args in ([1], {"a": 2}, [3]):
         ask("t", args, key="k")
-    assert sum(decide(most=most).count for _ in range(3)) == 3
+    assert sum(decide(most=most).count for _ in range(3 if most == 1 else 1)) == 3
     assert jobs() == [[1, 3]]
     (error,) = errors()
     assert (error["code"], error["field"]) == ("invalid_request", "args")
