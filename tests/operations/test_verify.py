@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 from django.core.checks import Tags, run_checks
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 
 from django_ojs_unique import DuplicateJob, Limit, UniquePolicy, job, lifecycle
@@ -471,9 +471,10 @@ BROKEN = [*(make for make, _ in INCONSISTENT), args_that_are_a_number, an_unknow
 
 def good_jobs(limit=None):
     """Enqueue jobs for a worker, and one that its upkeep must take back from a worker that has died."""
-    lost = a_job(args={"lost": 1})
-    claim(lost)
-    change(lost, lease_expires_at=timezone.now() - HOUR)
+    with transaction.atomic():  # so that no worker claims it before
+        lost = a_job(args={"lost": 1})
+        claim(lost)
+        change(lost, lease_expires_at=timezone.now() - HOUR)
     return [lost.pk, *(a_job(args={"n": n}, limit=limit).pk for n in (1, 1, 2))]
 
 
