@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -110,7 +109,7 @@ class Settings:
     @property
     def api(self) -> Mapping[str, Any]:
         """The settings of the HTTP API, completed with their defaults."""
-        return ChainMap(self._read("API"), API_DEFAULTS)
+        return {**API_DEFAULTS, **self._read("API")}
 
     @property
     def autodiscover_modules(self) -> list[str]:

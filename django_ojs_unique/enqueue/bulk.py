@@ -20,7 +20,7 @@ from .entry import Answer, Entry, result_of
 from .errors import naming_what_is_missing
 from .items import Items
 from .new_job import NewJob
-from .optimistic import insert_all_or_none, insert_pieces
+from .optimistic import decide_at_once, insert_pieces
 from .results import BulkEnqueueResult, ItemResult, Outcome
 from .submit import decide_under_locks
 from .unit_of_work import UnitOfWork
@@ -81,7 +81,7 @@ def _enqueue(jobs: QuerySet[Any], answers: Sequence[Answer], *, refuse: bool) ->
         with tracer().enqueue_many(entries), naming_what_is_missing(jobs):
             for work in UnitOfWork(jobs.db):
                 with work:
-                    if work.is_repeated or not insert_all_or_none(jobs, entries):
+                    if work.is_repeated or not decide_at_once(jobs, entries, refuse=refuse):
                         decide_under_locks(jobs, entries, work, refuse=refuse)
                         for entry in entries:
                             entry.new_job.options.met_duplicate = entry.outcome is not Outcome.CREATED

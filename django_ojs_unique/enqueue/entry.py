@@ -76,14 +76,21 @@ class Entry:
             self._workflow = job.workflow_id, job.awaited, job.workflow_only
         job.workflow_id, job.awaited, job.workflow_only = self._workflow
         try:
-            self.verdict = plan.enqueue(self, family)
+            verdict = plan.enqueue(self, family)
         except InvalidRequest as error:
             self._fail(error)
             return
-        if self.verdict.action is Action.ID_TAKEN:
+        if verdict.action is Action.ID_TAKEN:
             self._fail(id_taken(job))
-        elif self.verdict.action is Action.REJECT:
-            self.error = self._located(DuplicateJob(self.verdict.existing, job.fingerprint, policy=self.policy))
+        else:
+            self.take(verdict)
+
+    def take(self, verdict: Verdict[JobRow]) -> None:
+        """Note a verdict, and the error of a duplicate that is rejected."""
+        self.verdict = verdict
+        if verdict.action is Action.REJECT:
+            fingerprint = self.new_job.values["fingerprint"]
+            self.error = self._located(DuplicateJob(verdict.existing, fingerprint, policy=self.policy))
 
     def result(self) -> ItemResult:
         """Return what the caller of a bulk enqueue learns."""

@@ -36,8 +36,11 @@ def at_once(dialect: Dialect, new_job: NewJob) -> Verdict[Any] | None:
 
     The first statement inserts a new job, and the second one finds a duplicate; the other way round, if the last
     enqueue with these options met a duplicate. Both orders are exact. The usual duplicate is the only unfinished job of
-    its fingerprint, and one index search finds it; the others are left to the locks.
+    its fingerprint, and one index search finds it; the others are left to the locks, as is a job that is judged by
+    another time.
     """
+    if new_job.judged_at is not None:
+        return None
     job, options, policy = new_job.values, new_job.options, new_job.policy
     if policy is None:
         if (new_job.key is None or dialect.may_insert_first) and dialect.insert(job):
@@ -76,8 +79,26 @@ def _may_go_on(dialect: Dialect, existing: Any) -> bool:
     return bool(lifecycle.keep_for_a_caller(jobs.filter(pk=existing.pk)))
 
 
-def insert_all_or_none(jobs: QuerySet[Any], entries: Sequence[Entry]) -> bool:
-    """Insert the jobs of all items, or none of them; return whether they are inserted."""
+def decide_at_once(jobs: QuerySet[Any], entries: Sequence[Entry], *, refuse: bool) -> bool:
+    """Decide on all entries, a lone one by `at_once`; return False, with nothing written, when only locks can decide.
+
+    With ``refuse``, an error must not be recorded.
+    """
+    if refuse or len(entries) > 1 or not _is_ordinary(entries[0].new_job):
+        return _insert_all_or_none(jobs, entries)
+    refresh_times(entries, jobs.db)
+    if (verdict := at_once(dialect_of(jobs), entries[0].new_job)) is None:
+        return False
+    entries[0].take(verdict)
+    return True
+
+
+def _is_ordinary(new_job: NewJob) -> bool:
+    """Whether it has no id of its caller, which may be taken, and no workflow, which would wait for its duplicate."""
+    return not new_job.has_id and new_job.values.get("workflow_id") is None
+
+
+def _insert_all_or_none(jobs: QuerySet[Any], entries: Sequence[Entry]) -> bool:
     dialect = dialect_of(jobs)
     if not _insert_decides(dialect, entries):
         return False

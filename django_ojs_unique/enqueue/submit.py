@@ -52,7 +52,7 @@ def enqueue(jobs: QuerySet[Any], new_job: NewJob) -> EnqueueResult:
         try:
             for work in UnitOfWork(jobs.db):
                 with work:
-                    verdict = None if work.is_repeated or new_job.judged_at else at_once(dialect_of(jobs), new_job)
+                    verdict = None if work.is_repeated else at_once(dialect_of(jobs), new_job)
                     if verdict is None:
                         entry = entry or Entry(None, new_job)
                         decide_under_locks(jobs, [entry], work)

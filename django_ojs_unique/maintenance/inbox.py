@@ -15,12 +15,12 @@ from functools import partial
 from itertools import groupby, takewhile
 from typing import Any, TypeAlias
 
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.models import QuerySet
 
 from ..db.clock import database_now
 from ..db.dialect import Dialect
-from ..db.dialects import dialect_of
+from ..db.dialects import dialect_of, dialect_on
 from ..db.fast.cursors import Plan, execute
 from ..db.fast.rows import loaded
 from ..db.inserts import ROWS_AT_ONCE
@@ -31,8 +31,7 @@ from ..enqueue.new_job import Reader
 from ..enqueue.remove import remove
 from ..enqueue.request import own_members
 from ..enqueue.results import Outcome
-from ..enqueue.submit import enqueue
-from ..exceptions import Contended, DuplicateJob, InvalidRequest, OJSError, did_you_mean
+from ..exceptions import Contended, InvalidRequest, OJSError, did_you_mean
 from ..models import InboxRequest
 from ..ojs.canonical import to_nfc
 from ..wire.enqueue import read_job, relocated
@@ -84,7 +83,7 @@ def decide(jobs: QuerySet[Any], most: int = ROWS_AT_ONCE) -> Decided:
 
 
 def _first(using: str, lowest: int) -> int | None:
-    dialect = dialect_of(waiting(using))
+    dialect = dialect_on(InboxRequest, connections[using])
     statement = f"SELECT id {_WAITING} AND id >= %s ORDER BY refused_at, id LIMIT 1"
     rows = execute(dialect, statement, [lowest], plan=Plan.FRESH)[1]
     return rows[0][0] if rows else None
@@ -260,8 +259,7 @@ def _lane(type: str | None, options: Any) -> Lane:
 
 def _held(using: str, asked: Sequence[_Asked]) -> dict[Lane, int]:
     """Return the lanes of the requests that others have locked, or left for later, with the first id of each."""
-    rows = waiting(using)
-    if dialect_of(rows).single_writer or all(one.lane is None for one in asked):
+    if all(one.lane is None for one in asked) or dialect_of(rows := waiting(using)).single_writer:
         return {}
     keys = [one.key for one in asked]
     earlier = rows.filter(pk__lt=keys[-1]).exclude(pk__in=keys) if _has_gaps(keys) else rows.filter(pk__lt=keys[0])
@@ -272,25 +270,10 @@ def _held(using: str, asked: Sequence[_Asked]) -> dict[Lane, int]:
 
 
 def _enqueue(jobs: QuerySet[Any], asked: Sequence[_Asked]) -> None:
-    if len(asked) == 1:
-        _enqueue_one(jobs, asked[0])
-        return
     results = enqueue_read(jobs, (one.wants.new_job for one in asked))
     for one, result in zip(asked, results, strict=True):
         if result.outcome is Outcome.INVALID:
             one.error = one.wants.written.locate(result.error)
-
-
-def _enqueue_one(jobs: QuerySet[Any], one: _Asked) -> None:
-    """Enqueue by one statement where a batch needs four: somebody may wait for this job."""
-    try:
-        enqueue(jobs, one.wants.new_job)
-    except DuplicateJob:
-        pass  # it is recorded
-    except Contended:
-        raise
-    except OJSError as error:
-        one.error = one.wants.written.locate(error)
 
 
 def _remove(jobs: QuerySet[Any], asked: Sequence[_Asked]) -> None:

@@ -261,11 +261,11 @@ def test_an_enqueue_that_fails_says_so_by_the_code_of_its_error(traced):
 
 
 def test_an_enqueue_that_the_database_refuses_says_so(traced, monkeypatch):
-    def fail(*args):
+    def fail(*args, **options):
         raise DatabaseError("disk full")
 
     monkeypatch.setattr("django_ojs_unique.enqueue.submit.at_once", fail)
-    monkeypatch.setattr("django_ojs_unique.enqueue.bulk.insert_all_or_none", fail)
+    monkeypatch.setattr("django_ojs_unique.enqueue.bulk.decide_at_once", fail)
     for enqueue in (lambda: Job.objects.enqueue("t"), lambda: Job.objects.enqueue_many([{"type": "t"}])):
         traced.exporter.clear()
         with pytest.raises(DatabaseError):

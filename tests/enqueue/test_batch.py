@@ -30,6 +30,7 @@ from django_ojs_unique.db.fields import new_id
 from django_ojs_unique.enqueue import bulk, entry
 from django_ojs_unique.enqueue.look import Look
 from django_ojs_unique.enqueue.request import ARGUMENTS, Request
+from django_ojs_unique.enqueue.resolved_options import forget_options
 from django_ojs_unique.enqueue.results import Outcome
 from django_ojs_unique.exceptions import (
     InvalidPolicy,
@@ -342,10 +343,10 @@ def test_a_batch_that_waited_admits_by_the_moment_from_which_its_windows_count(m
         decide(*arguments, **options)
 
     monkeypatch.setattr(bulk, "decide_under_locks", decide_late)
-    (answer,) = Job.objects.enqueue_many([{"type": "t", "unique": once}])
+    answer, _ = Job.objects.enqueue_many([{"type": "t", "unique": once}, {"type": "other"}])
     if answer.outcome == Outcome.CREATED:
         assert answer.job.created_at == began + timedelta(seconds=waited)
-    first, *others = Job.objects.order_by("created_at").values_list("created_at", flat=True)
+    first, *others = Job.objects.filter(type="t").order_by("created_at").values_list("created_at", flat=True)
     assert all(later - first >= timedelta(seconds=3) for later in others)
     assert bool(others) == (waited == 8)
 
@@ -500,6 +501,20 @@ def test_the_number_of_statements_does_not_grow_with_the_batch(options, again):
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize("options", [{}, {"unique": IGNORE}, {"key": "k"}], ids=str)
+def test_a_lone_item_takes_the_statements_of_a_single_enqueue(options):
+    statements = []
+    for enqueue in (lambda: Job.objects.enqueue("t", **options), lambda: many([{"type": "t", **options}])):
+        with transaction.atomic(), CaptureQueriesContext(connection) as queries:
+            enqueue()
+            enqueue()
+        statements.append([query["sql"].split()[0] for query in queries])
+        Job.objects.all().delete()
+        forget_options()
+    assert statements[0] == statements[1]
+
+
+@pytest.mark.django_db
 def test_no_item_means_no_statement():
     for mode in ("partial", "atomic"):
         with CaptureQueriesContext(connection) as queries:
@@ -583,6 +598,15 @@ def test_in_atomic_mode_the_first_bad_item_is_raised_and_nothing_is_stored(bad, 
 
 
 @pytest.mark.slow
+@pytest.mark.django_db
+def test_in_atomic_mode_a_lone_item_that_is_refused_is_raised_and_not_recorded():
+    Job.objects.enqueue("t", unique={})
+    before = everything()
+    with refused(DuplicateJob, index=0):
+        many([{"type": "t", "unique": {}}], mode="atomic")
+    assert everything() == before
+
+
 @pytest.mark.django_db
 def test_in_atomic_mode_more_than_a_thousand_are_stored_as_a_whole():
     batch = [*numbered(PART + 1, unique=EACH), *numbered(PART + 1, unique={**EACH, **REPLACE})]
@@ -726,6 +750,8 @@ def test_an_id_that_a_stored_job_has_spoils_its_item_only(options):
     assert heard == [("enqueued", result[0].job.pk), ("enqueued", result[2].job.pk)]
     assert not SuppressedEnqueue.objects.exists()
     assert Job.objects.count() == 3
+    (alone,) = many([{"type": "b", "id": id, **options}])
+    assert (alone.outcome, type(alone.error), alone.error.details["index"]) == ("invalid", JobIdTaken, 0)
 
 
 @pytest.mark.django_db

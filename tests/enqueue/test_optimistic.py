@@ -278,18 +278,19 @@ def test_a_tracer_surrounds_a_whole_batch(pieces, monkeypatch):
     assert pieces == []
 
 
-def test_a_batch_in_a_transaction_that_waited_is_dated_when_it_is_stored(monkeypatch):
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_batch_in_a_transaction_that_waited_is_dated_when_it_is_stored(monkeypatch, count):
     clock = [timezone.now()]
     monkeypatch.setattr(timezone, "now", lambda: clock[0])
-    store = bulk.insert_all_or_none
+    decide = bulk.decide_at_once
 
-    def store_late(*arguments):
+    def decide_late(*arguments, **options):
         clock[0] += timedelta(seconds=30)
-        return store(*arguments)
+        return decide(*arguments, **options)
 
-    monkeypatch.setattr(bulk, "insert_all_or_none", store_late)
+    monkeypatch.setattr(bulk, "decide_at_once", decide_late)
     with transaction.atomic():
-        many(range(5))
+        many(range(count))
     assert set(Job.objects.values_list("created_at", flat=True)) == {clock[0]}
 
 

@@ -265,16 +265,6 @@ def test_a_request_that_loses_against_others_is_left_and_those_behind_it_go_on(m
     assert Job.objects.get().type == "behind"
 
 
-def test_a_lone_request_that_loses_against_others_is_left(monkeypatch):
-    def enqueue(jobs, new_job):
-        raise Contended
-
-    monkeypatch.setattr(inbox, "enqueue", enqueue)
-    ask()
-    assert decide() == inbox.Decided(0, more=True)
-    assert errors() == [None]
-
-
 def test_an_outage_is_no_requests_fault(monkeypatch):
     def enqueue(jobs, asked):
         raise OperationalError("the server is gone")
