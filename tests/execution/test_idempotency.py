@@ -389,7 +389,7 @@ def test_progress_is_told_after_each_chunk(healed):
 @pytest.mark.django_db(transaction=True)
 def test_each_chunk_is_committed_at_once(healed, monkeypatch):
     monkeypatch.setattr("django_ojs_unique.execution.idempotency.CHUNK", 100)
-    users(201)
+    users(202)
     healed()
     with CaptureQueriesContext(connection) as queries:
         scan("t")
