@@ -597,7 +597,6 @@ def test_in_atomic_mode_the_first_bad_item_is_raised_and_nothing_is_stored(bad, 
     assert everything() == before
 
 
-@pytest.mark.slow
 @pytest.mark.django_db
 def test_in_atomic_mode_a_lone_item_that_is_refused_is_raised_and_not_recorded():
     Job.objects.enqueue("t", unique={})
@@ -607,6 +606,7 @@ def test_in_atomic_mode_a_lone_item_that_is_refused_is_raised_and_not_recorded()
     assert everything() == before
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_in_atomic_mode_more_than_a_thousand_are_stored_as_a_whole():
     batch = [*numbered(PART + 1, unique=EACH), *numbered(PART + 1, unique={**EACH, **REPLACE})]

@@ -10,6 +10,7 @@ from django.db import DataError, OperationalError, connection, transaction
 from django.utils import timezone
 
 from django_ojs_unique import job
+from django_ojs_unique.enqueue import bulk
 from django_ojs_unique.exceptions import Contended
 from django_ojs_unique.handlers.carried import Context, obey_setting
 from django_ojs_unique.maintenance import inbox
@@ -263,6 +264,16 @@ def test_a_request_that_loses_against_others_is_left_and_those_behind_it_go_on(m
     assert decide() == inbox.Decided(1, more=True)
     assert errors() == [None]
     assert Job.objects.get().type == "behind"
+
+
+def test_a_lone_request_that_loses_against_others_is_left(monkeypatch):
+    def decide_at_once(jobs, entries, *, refuse):
+        raise Contended
+
+    monkeypatch.setattr(bulk, "decide_at_once", decide_at_once)
+    ask()
+    assert decide() == inbox.Decided(0, more=True)
+    assert errors() == [None]
 
 
 def test_an_outage_is_no_requests_fault(monkeypatch):
